@@ -1,0 +1,1 @@
+//! Lease-based distributed locks on Redis and Valkey.

@@ -1,0 +1,191 @@
+//! What can go wrong between submitting a command and reading its reply.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::classify::ServerError;
+use crate::decode::ProtocolError;
+
+/// Why a command has no value.
+///
+/// The question a caller must be able to answer is "may it have run?": see [`may_have_executed`](Self::may_have_executed).
+/// The message names the node and never shows a password.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    /// What happened, as a clause: "connection refused", "no reply within 5 s".
+    detail: String,
+    /// Where: `host:port` or the path of the socket; empty when no node was chosen yet.
+    node: Arc<str>,
+    server: Option<ServerError>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The kinds of [`Error`], by what they say of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The command was certainly not sent. Sending it again is safe.
+    NotSent,
+    /// It was sent, at least in part, and the connection broke before the reply: it may have run.
+    Unknown,
+    /// Its deadline passed after it was sent: it may have run, or may still run later.
+    Timeout,
+    /// The server answered with an error.
+    Server,
+    /// The peer does not speak the protocol, or not the part of it that is needed: the connection was closed.
+    Protocol,
+    /// The handle was closed here, by [`Connection::close`](crate::Connection::close), before the command was sent.
+    Closed,
+    /// The URL or another setting cannot be used.
+    Config,
+}
+
+impl Error {
+    /// An error of `kind` at `node`, which may be empty.
+    #[must_use]
+    pub fn new(kind: ErrorKind, node: &Arc<str>, detail: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, detail: detail.into(), node: Arc::clone(node), server: None, source: None }))
+    }
+
+    /// The command never left: the caller may send it elsewhere, or again.
+    #[must_use]
+    pub fn not_sent(node: &Arc<str>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotSent, node, detail)
+    }
+
+    /// The command left and no reply came.
+    #[must_use]
+    pub fn unknown(node: &Arc<str>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unknown, node, detail)
+    }
+
+    /// A setting that cannot be used.
+    #[must_use]
+    pub fn config(detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, &Arc::from(""), detail)
+    }
+
+    /// An error line of the server at `node`.
+    #[must_use]
+    pub fn server(node: &Arc<str>, line: &[u8]) -> Self {
+        let error = ServerError::parse(line);
+        let mut this = Self::new(ErrorKind::Server, node, error.to_string());
+        this.0.server = Some(error);
+        this
+    }
+
+    /// Bytes that are not the protocol.
+    #[must_use]
+    pub fn protocol(node: &Arc<str>, error: ProtocolError) -> Self {
+        Self::new(ErrorKind::Protocol, node, error.to_string()).with_source(error)
+    }
+
+    /// A failed connect or handshake: nothing of the caller's was sent.
+    #[must_use]
+    pub fn connect(node: &Arc<str>, error: io::Error) -> Self {
+        Self::new(ErrorKind::NotSent, node, format!("cannot connect: {error}")).with_source(error)
+    }
+
+    /// The same error with what caused it.
+    #[must_use]
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What this says of the command.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The node that answered or did not, `host:port` or a socket's path; empty when none was chosen yet.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.0.node
+    }
+
+    /// What happened, without the node.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// The server's own words, if it is the server that said no.
+    #[must_use]
+    pub const fn as_server(&self) -> Option<&ServerError> {
+        self.0.server.as_ref()
+    }
+
+    /// Whether the command may have run, may be half done, or may still run later.
+    #[must_use]
+    pub fn may_have_executed(&self) -> bool {
+        match self.0.kind {
+            ErrorKind::Unknown | ErrorKind::Timeout | ErrorKind::Protocol => true,
+            ErrorKind::Server => self.0.server.as_ref().is_some_and(ServerError::may_have_executed),
+            ErrorKind::NotSent | ErrorKind::Closed | ErrorKind::Config => false,
+        }
+    }
+
+    /// Whether the deadline passed without a reply.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        self.0.kind == ErrorKind::Timeout
+    }
+
+    /// Whether the handle was closed here, so that trying again is pointless.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.kind == ErrorKind::Closed
+    }
+
+    /// Whether the same command, if it may be repeated at all, may succeed when sent again a little later.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self.0.kind {
+            ErrorKind::NotSent | ErrorKind::Unknown | ErrorKind::Timeout => true,
+            ErrorKind::Server => self.0.server.as_ref().is_some_and(ServerError::is_transient),
+            ErrorKind::Protocol | ErrorKind::Closed | ErrorKind::Config => false,
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("node", &self.0.node)
+            .field("detail", &self.0.detail)
+            .finish()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = match self.0.kind {
+            ErrorKind::NotSent => "not sent",
+            ErrorKind::Unknown => "sent, but the outcome is unknown",
+            ErrorKind::Timeout => "timed out, the outcome is unknown",
+            ErrorKind::Server => "refused by the server",
+            ErrorKind::Protocol => "the peer broke the protocol",
+            ErrorKind::Closed => "the client is closed",
+            ErrorKind::Config => "bad configuration",
+        };
+        write!(f, "{said}: {}", self.0.detail)?;
+        if !self.0.node.is_empty() {
+            write!(f, " (at {})", self.0.node)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

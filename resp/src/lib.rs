@@ -1,0 +1,24 @@
+//! Bytes to values and back, one pipelined connection, and a pool of them.
+//!
+//! The client under `leasehold`, written by hand: [`decode`] and [`encode`] are the RESP2/RESP3 codec, [`pipeline`]
+//! is the protocol of one connection as a pure state machine, [`connection`] moves its bytes over a socket.
+//!
+//! Everything that reads bytes from outside is free of panics by lint and by fuzzing: a hostile peer can cause an
+//! error and a closed connection, never more.
+
+pub mod classify;
+pub mod command;
+pub mod connection;
+pub mod decode;
+pub mod encode;
+pub mod endpoint;
+pub mod error;
+pub mod value;
+
+pub use classify::{ServerError, ServerErrorKind};
+pub use command::{Command, Encode};
+pub use connection::{Connection, Reply};
+pub use decode::{Decoder, Frame, Limits, ProtocolError};
+pub use endpoint::{Address, Endpoint};
+pub use error::{Error, ErrorKind};
+pub use value::Value;

@@ -1,0 +1,1 @@
+//! Real servers, a fault proxy and a history checker.
