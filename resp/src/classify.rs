@@ -1,29 +1,49 @@
 //! What an error line of a server means.
+//!
+//! The first word alone does not tell. Redis 6.2 wraps whatever fails inside a script in
+//! `ERR Error running script (call to f_<sha>): @user_script:1: `, later servers append ` script: <sha>, on
+//! @user_script:1.`, and some refusals have no code but `ERR`. So a line is taken apart first, and only then looked up:
+//! by its code, and for `ERR` by phrases that all versions of Redis and Valkey share. Never by the server's name, which
+//! Valkey replaces.
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+
+mod kind;
+mod line;
 
 use std::fmt;
+
+pub use kind::ServerErrorKind;
+use line::Line;
 
 /// An error line, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
     kind: ServerErrorKind,
-}
-
-/// The classes of server errors.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ServerErrorKind {
-    /// Unknown script.
-    NoScript,
-    /// Anything else.
-    Other,
+    code: Box<str>,
+    message: Box<str>,
+    in_script: bool,
 }
 
 impl ServerError {
     /// Reads the text of a `-` or `!` reply, without its marker and line end.
+    ///
+    /// Servers do not promise UTF-8 (an unknown command is echoed as it came); what is not becomes U+FFFD.
     #[must_use]
     pub fn parse(line: &[u8]) -> Self {
-        let _ = line;
-        todo!()
+        let text = String::from_utf8_lossy(line);
+        let Line { code, message, in_script } = Line::read(&text);
+        Self {
+            kind: ServerErrorKind::of(code, message, in_script),
+            code: code.into(),
+            message: message.into(),
+            in_script,
+        }
     }
 
     /// The class.
@@ -32,27 +52,58 @@ impl ServerError {
         &self.kind
     }
 
-    /// The first word: `WRONGTYPE`, `ERR`, or a script's own.
+    /// The first word, if it is a code: `WRONGTYPE`, `ERR`, or a script's own in capitals. Otherwise nothing.
+    ///
+    /// What Redis 6.2 wraps is unwrapped: the code is that of the error inside.
     #[must_use]
     pub fn code(&self) -> &str {
-        todo!()
+        &self.code
+    }
+
+    /// What is behind the code, without what servers add to errors that come out of a script.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether it was raised while a script ran, as far as the line tells.
+    ///
+    /// An error that a script *returns*, as `return redis.error_reply(..)` and `return redis.pcall(..)` do, looks like
+    /// any other.
+    #[must_use]
+    pub const fn in_script(&self) -> bool {
+        self.in_script
     }
 
     /// Whether a part of the command may have run before it failed.
+    ///
+    /// `false` is a promise for the servers' own refusals. (A script that returns `MOVED` in its own name can break it.)
     #[must_use]
-    pub fn may_have_executed(&self) -> bool {
-        todo!()
+    pub const fn may_have_executed(&self) -> bool {
+        self.kind.may_have_executed(self.in_script)
     }
 
-    /// Whether the same command may succeed a little later at the same node.
+    /// Whether the same command, if it may be repeated at all, may succeed a little later at the same node, with
+    /// nobody doing anything about it.
     #[must_use]
-    pub fn is_transient(&self) -> bool {
-        todo!()
+    pub const fn is_transient(&self) -> bool {
+        self.kind.is_transient()
     }
 }
 
+/// The code and the message, on one line.
 impl fmt::Display for ServerError {
-    fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        todo!()
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.code)?;
+        if !self.code.is_empty() && !self.message.is_empty() {
+            f.write_str(" ")?;
+        }
+        for part in self.message.split_inclusive(char::is_control) {
+            f.write_str(part.trim_end_matches(char::is_control))?;
+            if part.ends_with(char::is_control) {
+                f.write_str(" ")?;
+            }
+        }
+        if self.in_script { f.write_str(" (in a script)") } else { Ok(()) }
     }
 }

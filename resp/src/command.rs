@@ -1,5 +1,9 @@
 //! A command: something that can write itself as one request.
 
+use std::fmt;
+
+use crate::encode;
+
 /// One request, which gets one reply.
 ///
 /// Encoding happens while the connection's queue is locked: it must be quick and must not panic.
@@ -14,9 +18,11 @@ pub trait Encode {
 /// use leasehold_resp::Command;
 /// let set = Command::new("SET").arg("key").arg("value").arg("PX").arg_int(1000);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Command {
+    /// How many arguments `body` holds, the name among them.
     args: usize,
+    /// The arguments as they go over the wire, behind the header.
     body: Vec<u8>,
 }
 
@@ -24,14 +30,16 @@ impl Command {
     /// A command called `name`, without arguments yet.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { args: 0, body: Vec::new() }.arg(name)
+        let mut body = Vec::with_capacity(128);
+        encode::bulk(&mut body, name.as_bytes());
+        Self { args: 1, body }
     }
 
     /// The same with one argument more.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
         self.args += 1;
-        crate::encode::bulk(&mut self.body, arg.as_ref());
+        encode::bulk(&mut self.body, arg.as_ref());
         self
     }
 
@@ -39,23 +47,52 @@ impl Command {
     #[must_use]
     pub fn arg_int(mut self, n: i64) -> Self {
         self.args += 1;
-        crate::encode::int(&mut self.body, n);
+        encode::int(&mut self.body, n);
         self
+    }
+
+    /// The name it was made with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        // It is the first argument, between the first two line ends. A name with a line end in it is cut there.
+        let name = self.body.split(|byte| *byte == b'\r').nth(1).and_then(|rest| rest.strip_prefix(b"\n"));
+        name.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
     }
 }
 
 impl Encode for Command {
     fn encode(&self, out: &mut Vec<u8>) {
-        crate::encode::array(out, self.args);
+        out.reserve(self.body.len() + 24);
+        encode::array(out, self.args);
         out.extend_from_slice(&self.body);
     }
 }
 
 impl Encode for [&[u8]] {
     fn encode(&self, out: &mut Vec<u8>) {
-        crate::encode::array(out, self.len());
+        out.reserve(self.iter().map(|arg| arg.len() + 24).sum::<usize>() + 24);
+        encode::array(out, self.len());
         for arg in self {
-            crate::encode::bulk(out, arg);
+            encode::bulk(out, arg);
         }
+    }
+}
+
+impl<const N: usize> Encode for [&[u8]; N] {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.as_slice().encode(out);
+    }
+}
+
+impl<E: Encode + ?Sized> Encode for &E {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (**self).encode(out);
+    }
+}
+
+/// The name and how many arguments follow, never the arguments: `AUTH` has a password among them.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Command").field("name", &self.name()).field("args", &(self.args - 1)).finish_non_exhaustive()
     }
 }

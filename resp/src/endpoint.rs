@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crate::error::Error;
 
+mod url;
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -21,14 +23,28 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+/// `host:port`, with brackets around an IPv6 address, or the path of the socket.
 impl fmt::Display for Address {
-    fn fmt(&self, _f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        todo!()
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
     }
 }
 
 /// One server, and everything the handshake needs.
-#[derive(Clone)]
+///
+/// ```
+/// use leasehold_resp::Endpoint;
+/// let mut endpoint = Endpoint::parse("redis://alice:s3cret@cache.example:6380/2?client_name=billing")?;
+/// endpoint.command_timeout = std::time::Duration::from_secs(1);
+/// assert_eq!(endpoint.address.to_string(), "cache.example:6380");
+/// assert!(!format!("{endpoint:?}").contains("s3cret"));
+/// # Ok::<(), leasehold_resp::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Endpoint {
     /// Where it listens.
@@ -50,25 +66,57 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// A server without a password, database 0, and 5 s for either timeout.
+    #[must_use]
+    pub const fn new(address: Address) -> Self {
+        Self {
+            address,
+            tls: false,
+            user: None,
+            password: None,
+            database: 0,
+            client_name: None,
+            connect_timeout: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(5),
+        }
+    }
+
     /// Reads `redis://`, `rediss://` or `unix://`.
+    ///
+    /// - `redis://[[user][:password]@]host[:port][/database]`, port 6379 and database 0 if absent, an IPv6 address in
+    ///   brackets; `rediss://` is the same over TLS
+    /// - `unix:///path/to/socket`
+    /// - behind a `?`, joined by `&`: `client_name`, and where the URL has no other place for them `db`, `user` and
+    ///   `password`
+    ///
+    /// User, password, path and parameters may be percent-encoded, and must be where a character has a meaning of its own.
     ///
     /// # Errors
     ///
     /// A URL that cannot be used; the message never shows a password.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let _ = url;
-        todo!()
+        url::parse(url).map_err(|problem| Error::config(problem.to_string()))
     }
 
     /// The name of this node in messages.
     #[must_use]
     pub fn node(&self) -> Arc<str> {
-        todo!()
+        self.address.to_string().into()
     }
 }
 
+/// Everything but the password, of which it says only whether there is one.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Endpoint").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Endpoint")
+            .field("address", &self.address)
+            .field("tls", &self.tls)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("database", &self.database)
+            .field("client_name", &self.client_name)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("command_timeout", &self.command_timeout)
+            .finish()
     }
 }

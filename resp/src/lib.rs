@@ -7,6 +7,7 @@
 //! error and a closed connection, never more.
 
 pub mod classify;
+pub mod codec;
 pub mod command;
 pub mod connection;
 pub mod decode;
@@ -16,9 +17,10 @@ pub mod error;
 pub mod value;
 
 pub use classify::{ServerError, ServerErrorKind};
+pub use codec::Codec;
 pub use command::{Command, Encode};
 pub use connection::{Connection, Reply};
-pub use decode::{Decoder, Frame, Limits, ProtocolError};
+pub use decode::{Decoder, Frame, Limits, ProtocolError, ProtocolErrorKind};
 pub use endpoint::{Address, Endpoint};
 pub use error::{Error, ErrorKind};
 pub use value::Value;
