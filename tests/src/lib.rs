@@ -1,1 +1,20 @@
-//! Real servers, a fault proxy and a history checker.
+//! Real servers, a fault proxy and a history checker: what the tests of leasehold stand on.
+//!
+//! | room | what lives there |
+//! |---|---|
+//! | [`server`] | private Redis or Valkey processes: start, freeze, kill, restart |
+//! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
+//! | [`process`] | child processes that cannot outlive the test; signals |
+//! | [`ports`] | loopback ports, unique among all test processes |
+//! | [`scratch`] | a private directory |
+
+pub mod ports;
+pub mod process;
+pub mod raw;
+mod raw_value;
+pub mod scratch;
+pub mod server;
+
+pub use raw::{Raw, RawValue};
+pub use scratch::Scratch;
+pub use server::{Server, ServerBuilder};
