@@ -1,0 +1,46 @@
+# The entry points. `make` alone lists them.
+
+CARGO ?= cargo
+# Seconds for each fuzz target.
+SECONDS = 60
+# Handed on to the program behind a target, as in `make bench ARGS=--quick`.
+ARGS =
+
+.PHONY: help demo test test-long bench fuzz
+
+help:
+	@echo 'make demo       four processes fight over three locks; one is killed, one frozen (20 s)'
+	@echo 'make test       every test, against real servers'
+	@echo 'make test-long  the same tests with longer storms'
+	@echo 'make bench      side by side with other clients       ARGS=--quick for a short run'
+	@echo 'make fuzz       every fuzz target in turn             SECONDS=60 for each'
+	@echo
+	@echo 'A redis-server or valkey-server is installed if none is there.'
+	@echo 'LEASEHOLD_SERVER=/path/to/server picks another one.'
+
+# Optimised: the figures of the closing table should be the library's, not the debug build's.
+demo:
+	@test -n "$$LEASEHOLD_URL" || .ci/install server
+	@$(CARGO) run --quiet --release --package leasehold-testkit --bin demo -- $(ARGS)
+
+test:
+	@.ci/install server
+	$(CARGO) test --workspace --all-features
+
+test-long:
+	@.ci/install server
+	LEASEHOLD_LONG=1 $(CARGO) test --workspace --all-features
+
+bench:
+	@.ci/install server
+	$(CARGO) run --release --manifest-path bench/Cargo.toml -- $(ARGS)
+
+# Without a sanitizer, so that a stable toolchain will do: the crates forbid unsafe code, and what is looked for are
+# panics, overflows, endless loops and allocations that a header merely claims.
+fuzz:
+	@.ci/install c++ cargo-fuzz
+	@set -e; for target in $$($(CARGO) fuzz list); do \
+		echo "fuzz $$target for $(SECONDS) s"; \
+		$(CARGO) fuzz run -s none "$$target" -- -max_total_time=$(SECONDS) -max_len=4096 -rss_limit_mb=1024 \
+			-malloc_limit_mb=64 -verbosity=0 -print_final_stats=1; \
+	done
