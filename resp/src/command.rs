@@ -10,7 +10,42 @@ use crate::encode;
 pub trait Encode {
     /// Appends the whole request to `out`.
     fn encode(&self, out: &mut Vec<u8>);
+
+    /// The command's name, if it changes or blocks the connection it is sent on, so that a shared one must refuse it.
+    fn breaks_sharing(&self) -> Option<&str> {
+        None
+    }
 }
+
+/// Commands that answer otherwise than with one reply, keep state in the connection, or block it.
+const NOT_SHARED: [&str; 26] = [
+    "AUTH",
+    "BLMOVE",
+    "BLMPOP",
+    "BLPOP",
+    "BRPOP",
+    "BRPOPLPUSH",
+    "BZMPOP",
+    "BZPOPMAX",
+    "BZPOPMIN",
+    "DISCARD",
+    "EXEC",
+    "HELLO",
+    "MONITOR",
+    "MULTI",
+    "PSUBSCRIBE",
+    "PUNSUBSCRIBE",
+    "QUIT",
+    "RESET",
+    "SELECT",
+    "SSUBSCRIBE",
+    "SUBSCRIBE",
+    "SUNSUBSCRIBE",
+    "UNSUBSCRIBE",
+    "WAIT",
+    "WAITAOF",
+    "WATCH",
+];
 
 /// A command put together at run time.
 ///
@@ -66,6 +101,14 @@ impl Encode for Command {
         encode::array(out, self.args);
         out.extend_from_slice(&self.body);
     }
+
+    fn breaks_sharing(&self) -> Option<&str> {
+        let name = self.name();
+        // `CLIENT REPLY OFF` would leave every later caller without an answer.
+        let silences = name.eq_ignore_ascii_case("CLIENT")
+            && self.body.windows(9).any(|part| part.eq_ignore_ascii_case(b"\r\nREPLY\r\n"));
+        (silences || NOT_SHARED.iter().any(|refused| name.eq_ignore_ascii_case(refused))).then_some(name)
+    }
 }
 
 impl Encode for [&[u8]] {
@@ -87,6 +130,10 @@ impl<const N: usize> Encode for [&[u8]; N] {
 impl<E: Encode + ?Sized> Encode for &E {
     fn encode(&self, out: &mut Vec<u8>) {
         (**self).encode(out);
+    }
+
+    fn breaks_sharing(&self) -> Option<&str> {
+        (**self).breaks_sharing()
     }
 }
 

@@ -1,0 +1,487 @@
+//! The protocol of one shared connection, without a socket: who waits for which reply, and what is still to be written.
+//!
+//! Commands are encoded into the outbox and get a place in the queue in one step, so the order of the queue is the order
+//! on the wire, and the oldest place without a reply owns the next reply. A caller that goes away abandons its place; it
+//! never takes it out of the queue, because the reply will come all the same (removing it hands every later caller
+//! somebody else's reply: redis-rs issues 325 and 489, deadpool issue 97).
+//!
+//! All deadlines are `submitted + timeout` with one timeout for the connection, so the front of the queue is always the
+//! first to expire and one timer suffices.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::command::Encode;
+use crate::decode::Frame;
+use crate::error::{Error, ErrorKind};
+use crate::push::{self, Confirmation};
+use crate::value::Value;
+
+/// Commands without a reply at which further ones are refused.
+pub const MAX_IN_FLIGHT: usize = 1 << 16;
+
+/// Unwritten bytes at which further commands are refused.
+pub const MAX_OUTBOX: usize = 16 << 20;
+
+/// The largest write buffer that is kept for the next wave.
+const KEPT_BUFFER: usize = 64 << 10;
+
+/// What becomes of a command.
+pub type Outcome = Result<Value, Error>;
+
+/// Called with an outcome, outside of any lock.
+pub type Callback = Box<dyn FnOnce(Outcome) + Send>;
+
+/// The queue, the outbox and the deadlines of one connection.
+pub struct Pipeline {
+    /// Encoded and unwritten bytes, from `head` on.
+    outbox: Vec<u8>,
+    /// What of `outbox` was written already, after a partial write.
+    head: usize,
+    /// How many commands were encoded since the outbox was last taken.
+    unwritten: usize,
+    /// Kept between writes, so that a busy connection allocates no buffers.
+    spare: Vec<u8>,
+    /// Places, addressed by index; vacant ones are listed in `vacant`, so a busy connection allocates nothing.
+    slots: Vec<Slot>,
+    vacant: Vec<u32>,
+    /// Places in the order their commands were encoded.
+    queue: VecDeque<u32>,
+    /// Stream position behind the last encoded command.
+    encoded: u64,
+    /// Stream position behind the last byte that may have left: a buffer counts from the moment it is handed out,
+    /// because the connection may end while another thread is writing it.
+    exposed: u64,
+    /// Counts connections, so that a writer that comes back late does not put old bytes into a new stream.
+    epoch: u64,
+    timeout: Duration,
+    node: Arc<str>,
+}
+
+/// A place in the queue, as its owner knows it.
+pub type SlotId = u32;
+
+struct Slot {
+    phase: Phase,
+    shape: Shape,
+    /// Stream position of the command's first byte: what decides between *not sent* and *unknown*.
+    start: u64,
+    deadline: Instant,
+}
+
+enum Phase {
+    Vacant,
+    /// Somebody polls for the reply.
+    Waiting(Option<Waker>),
+    /// Nobody does any more; the reply is dropped when it comes.
+    Abandoned,
+    /// The reply goes to a function.
+    Detached(Callback),
+    /// The outcome is known and not fetched yet; the place has left the queue.
+    Ready(Outcome),
+}
+
+/// What answers a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One reply.
+    Reply,
+    /// No reply but a push for each channel, or one error reply.
+    Confirmations {
+        /// What the pushes will be.
+        kind: Confirmation,
+        /// The channels that are not confirmed yet.
+        channels: Vec<Bytes>,
+    },
+}
+
+/// A buffer that is being written.
+#[derive(Debug)]
+pub struct Writing {
+    bytes: Vec<u8>,
+    head: usize,
+    epoch: u64,
+}
+
+/// Whom to tell, once the lock is released.
+#[derive(Default)]
+pub struct Wakes {
+    wakers: Vec<Waker>,
+    callbacks: Vec<(Callback, Outcome)>,
+}
+
+/// The queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// Whether the peer still deserves to be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It does.
+    Alive,
+    /// The oldest command has had no answer for twice its timeout.
+    Dead,
+}
+
+impl Pipeline {
+    /// An empty pipeline to `node` whose commands expire `timeout` after they were submitted.
+    #[must_use]
+    pub fn new(node: Arc<str>, timeout: Duration) -> Self {
+        Self {
+            outbox: Vec::new(),
+            head: 0,
+            unwritten: 0,
+            spare: Vec::new(),
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            queue: VecDeque::new(),
+            encoded: 0,
+            exposed: 0,
+            epoch: 0,
+            timeout,
+            node,
+        }
+    }
+
+    // ===== callers =====
+
+    /// Encodes a command and gives it the next place.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`]: nothing was queued.
+    pub fn submit<E: Encode + ?Sized>(&mut self, command: &E, shape: Shape, now: Instant) -> Result<SlotId, Full> {
+        self.submit_within(command, shape, now, self.timeout)
+    }
+
+    /// [`submit`](Self::submit) with a longer timeout, for a command that blocks on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`]: nothing was queued.
+    pub fn submit_within<E: Encode + ?Sized>(
+        &mut self,
+        command: &E,
+        shape: Shape,
+        now: Instant,
+        timeout: Duration,
+    ) -> Result<SlotId, Full> {
+        if self.is_full() {
+            return Err(Full);
+        }
+        let before = self.outbox.len();
+        command.encode(&mut self.outbox);
+        let slot =
+            Slot { phase: Phase::Waiting(None), shape, start: self.encoded, deadline: now + timeout.max(self.timeout) };
+        self.encoded += (self.outbox.len() - before) as u64;
+        self.unwritten += 1;
+        let id = self.place(slot);
+        self.queue.push_back(id);
+        Ok(id)
+    }
+
+    /// The outcome, if it is known; the place is given back then. Otherwise `waker` will be told.
+    pub fn poll(&mut self, id: SlotId, waker: &Waker) -> Option<Outcome> {
+        let slot = &mut self.slots[id as usize];
+        match &mut slot.phase {
+            Phase::Waiting(Some(known)) if known.will_wake(waker) => None,
+            Phase::Waiting(known) => {
+                *known = Some(waker.clone());
+                None
+            }
+            _ => self.take_ready(id),
+        }
+    }
+
+    /// The caller of `id` went away: its reply is dropped when it comes.
+    pub fn abandon(&mut self, id: SlotId) {
+        if self.take_ready(id).is_none() {
+            self.slots[id as usize].phase = Phase::Abandoned;
+        }
+    }
+
+    /// The caller of `id` went away but left a function; both come back if the outcome is known already.
+    pub fn detach(&mut self, id: SlotId, callback: Callback) -> Option<(Callback, Outcome)> {
+        match self.take_ready(id) {
+            Some(outcome) => Some((callback, outcome)),
+            None => {
+                self.slots[id as usize].phase = Phase::Detached(callback);
+                None
+            }
+        }
+    }
+
+    /// Commands without a reply.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether further commands are refused.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= MAX_IN_FLIGHT || self.outbox.len() >= MAX_OUTBOX
+    }
+
+    // ===== the wire =====
+
+    /// Commands encoded since the outbox was last taken.
+    #[must_use]
+    pub const fn unwritten(&self) -> usize {
+        self.unwritten
+    }
+
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_flushed(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Takes everything unwritten, to be written from [`Writing::rest`] on and given back with
+    /// [`end_write`](Self::end_write). One at a time.
+    #[must_use]
+    pub fn begin_write(&mut self) -> Writing {
+        let spare = std::mem::take(&mut self.spare);
+        let bytes = std::mem::replace(&mut self.outbox, spare);
+        self.exposed = self.encoded;
+        self.unwritten = 0;
+        Writing { bytes, head: std::mem::take(&mut self.head), epoch: self.epoch }
+    }
+
+    /// Gives back what [`begin_write`](Self::begin_write) took; what is unwritten goes before everything queued since.
+    ///
+    /// Returns whether all that was taken has been written.
+    pub fn end_write(&mut self, writing: Writing) -> bool {
+        if writing.epoch != self.epoch {
+            return true;
+        }
+        let Writing { mut bytes, head, .. } = writing;
+        if head == bytes.len() {
+            if bytes.capacity() <= KEPT_BUFFER {
+                bytes.clear();
+                self.spare = bytes;
+            }
+            return true;
+        }
+        self.exposed = self.encoded - (bytes.len() - head + self.outbox.len()) as u64;
+        bytes.extend_from_slice(&self.outbox);
+        self.outbox.clear();
+        self.spare = std::mem::replace(&mut self.outbox, bytes);
+        self.head = head;
+        false
+    }
+
+    /// Takes one frame from the peer; a push that confirms nothing comes back.
+    ///
+    /// # Errors
+    ///
+    /// A reply that nobody asked for: what follows cannot be matched any more.
+    pub fn receive(&mut self, frame: Frame, wakes: &mut Wakes) -> Result<Option<Vec<Value>>, Error> {
+        match frame {
+            Frame::Reply(value) => {
+                let Some(id) = self.queue.pop_front() else {
+                    return Err(self.unasked(&value));
+                };
+                self.settle(id, Ok(value), wakes);
+                Ok(None)
+            }
+            Frame::Push(push) => Ok(if self.confirms(&push, wakes) { None } else { Some(push) }),
+        }
+    }
+
+    /// Ends every command: those that left are *unknown*, the others *not sent*, because of `reason`.
+    pub fn fail_all(&mut self, reason: &Error, wakes: &mut Wakes) {
+        while let Some(id) = self.queue.pop_front() {
+            let kind =
+                if self.slots[id as usize].start < self.exposed { ErrorKind::Unknown } else { ErrorKind::NotSent };
+            let error = Error::new(kind, &self.node, reason.detail()).with_source(reason.clone());
+            self.settle(id, Err(error), wakes);
+        }
+        self.release_memory();
+        self.outbox = Vec::new();
+        self.head = 0;
+        self.unwritten = 0;
+        self.exposed = self.encoded;
+        self.epoch += 1;
+    }
+
+    /// Gives back what a busy time needed, when nothing is under way.
+    pub fn release_memory(&mut self) {
+        if self.queue.is_empty() && self.vacant.len() == self.slots.len() {
+            self.slots = Vec::new();
+            self.vacant = Vec::new();
+            self.queue = VecDeque::new();
+        }
+        if self.outbox.is_empty() {
+            self.outbox = Vec::new();
+        }
+        self.spare = Vec::new();
+    }
+
+    // ===== time =====
+
+    /// When [`expire`](Self::expire) must be called next. It changes with every reply, but never to an instant before
+    /// `now + timeout` for a command submitted later.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let patience = self.front()?.deadline + self.timeout;
+        let mut queued = self.queue.iter().map(|id| &self.slots[*id as usize]);
+        let waited_for = queued.find(|slot| !matches!(slot.phase, Phase::Abandoned)).map(|slot| slot.deadline);
+        Some(waited_for.map_or(patience, |deadline| deadline.min(patience)))
+    }
+
+    /// Fails what is due at `now`. Its place stays in the queue, abandoned, since its reply may still come.
+    pub fn expire(&mut self, now: Instant, wakes: &mut Wakes) -> Liveness {
+        for index in 0..self.queue.len() {
+            let id = self.queue[index];
+            let slot = &self.slots[id as usize];
+            if slot.deadline > now {
+                break;
+            }
+            if matches!(slot.phase, Phase::Abandoned) {
+                continue;
+            }
+            let ghost = Slot { phase: Phase::Abandoned, shape: slot.shape.clone(), ..*slot };
+            self.queue[index] = self.place(ghost);
+            let detail = format!("no reply within {:?}", self.timeout);
+            self.settle(id, Err(Error::new(ErrorKind::Timeout, &self.node, detail)), wakes);
+        }
+        match self.front() {
+            Some(front) if front.deadline + self.timeout <= now => Liveness::Dead,
+            _ => Liveness::Alive,
+        }
+    }
+
+    // ===== inside =====
+
+    fn front(&self) -> Option<&Slot> {
+        self.queue.front().map(|id| &self.slots[*id as usize])
+    }
+
+    fn place(&mut self, slot: Slot) -> SlotId {
+        match self.vacant.pop() {
+            Some(id) => {
+                self.slots[id as usize] = slot;
+                id
+            }
+            None => {
+                self.slots.push(slot);
+                // MAX_IN_FLIGHT and the futures that have not fetched their outcome keep this far below u32::MAX.
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Gives the outcome to whoever waits for it.
+    fn settle(&mut self, id: SlotId, outcome: Outcome, wakes: &mut Wakes) {
+        let slot = &mut self.slots[id as usize];
+        match std::mem::replace(&mut slot.phase, Phase::Vacant) {
+            Phase::Waiting(waker) => {
+                slot.phase = Phase::Ready(outcome);
+                wakes.wakers.extend(waker);
+            }
+            Phase::Detached(callback) => {
+                self.vacant.push(id);
+                wakes.callbacks.push((callback, outcome));
+            }
+            Phase::Abandoned => self.vacant.push(id),
+            // Not in the queue, so never settled.
+            Phase::Vacant | Phase::Ready(_) => {}
+        }
+    }
+
+    fn take_ready(&mut self, id: SlotId) -> Option<Outcome> {
+        let slot = &mut self.slots[id as usize];
+        if !matches!(slot.phase, Phase::Ready(_)) {
+            return None;
+        }
+        let Phase::Ready(outcome) = std::mem::replace(&mut slot.phase, Phase::Vacant) else { return None };
+        self.vacant.push(id);
+        Some(outcome)
+    }
+
+    /// Whether `push` confirms a channel of the front command; completes the command with its last one.
+    ///
+    /// Confirmations are pushes *instead of* a reply, in the order of the commands. The same kinds of push also arrive
+    /// unasked (`sunsubscribe` when a slot moves), so kind and channel are both compared.
+    fn confirms(&mut self, push: &[Value], wakes: &mut Wakes) -> bool {
+        let Some((confirmed, channel)) = push::confirmation(push) else { return false };
+        let Some(&id) = self.queue.front() else { return false };
+        let Shape::Confirmations { kind, channels } = &mut self.slots[id as usize].shape else { return false };
+        let Some(index) = channels.iter().position(|wanted| *kind == confirmed && **wanted == *channel) else {
+            return false;
+        };
+        channels.swap_remove(index);
+        if channels.is_empty() {
+            self.queue.pop_front();
+            self.settle(id, Ok(Value::Null), wakes);
+        }
+        true
+    }
+
+    /// `-ERR max number of clients reached` and a few others come without a command, before the server hangs up.
+    fn unasked(&self, value: &Value) -> Error {
+        match value {
+            Value::Error(line) => Error::server(&self.node, line),
+            other => Error::new(ErrorKind::Protocol, &self.node, format!("a reply nobody asked for: {}", other.kind())),
+        }
+    }
+}
+
+impl fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("node", &self.node)
+            .field("in_flight", &self.queue.len())
+            .field("unwritten", &self.unwritten)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Writing {
+    /// What is still to be written.
+    #[must_use]
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.head..]
+    }
+
+    /// `n` bytes more were written.
+    pub const fn advance(&mut self, n: usize) {
+        self.head += n;
+    }
+}
+
+impl Wakes {
+    /// How many callers wait to be told.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.wakers.len() + self.callbacks.len()
+    }
+
+    /// Whether nobody waits to be told.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tells everybody. Not to be called under a lock: wakers may run arbitrary code.
+    pub fn fire(&mut self) {
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+        for (callback, outcome) in self.callbacks.drain(..) {
+            callback(outcome);
+        }
+    }
+}
+
+impl fmt::Debug for Wakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wakes").field("len", &self.len()).finish()
+    }
+}
