@@ -11,9 +11,15 @@ pub mod codec;
 pub mod command;
 pub mod connection;
 pub mod decode;
+mod driver;
 pub mod encode;
 pub mod endpoint;
 pub mod error;
+mod handshake;
+pub mod pipeline;
+pub mod pool;
+pub mod push;
+mod socket;
 pub mod value;
 
 pub use classify::{ServerError, ServerErrorKind};

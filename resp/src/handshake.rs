@@ -1,0 +1,122 @@
+//! From a fresh socket to a usable connection.
+//!
+//! One exclusive exchange: no user command may be pipelined behind an `AUTH` that can still fail (redis issue 15640).
+//! A finished handshake says that the peer speaks RESP3 and let us in, not that it is ready: `HELLO` succeeds while a
+//! node is loading its data or running a script.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use tokio::io::AsyncReadExt;
+
+use crate::classify::ServerErrorKind;
+use crate::command::{Command, Encode};
+use crate::decode::{Decoder, Frame, Limits};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind};
+use crate::socket::Socket;
+use crate::value::Value;
+
+/// A connection that is ready for commands.
+pub(crate) struct Established {
+    pub(crate) socket: Socket,
+    pub(crate) decoder: Decoder,
+    /// Bytes that came behind the last reply of the handshake: a push, at most.
+    pub(crate) received: BytesMut,
+}
+
+/// Connects and shakes hands, all within the endpoint's connect timeout.
+pub(crate) async fn establish(endpoint: &Endpoint, node: &Arc<str>) -> Result<Established, Error> {
+    let connecting = async {
+        let socket = Socket::connect(endpoint).await.map_err(|error| Error::connect(node, error))?;
+        shake_hands(socket, endpoint, node).await
+    };
+    tokio::time::timeout(endpoint.connect_timeout, connecting).await.unwrap_or_else(|_| {
+        Err(Error::not_sent(node, format!("cannot connect within {:?}: the peer is silent", endpoint.connect_timeout)))
+    })
+}
+
+/// `HELLO 3` with who we are, the database, and what the server should list us as.
+pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<str>) -> Result<Established, Error> {
+    let mut exchange = Exchange {
+        established: Established { socket, decoder: Decoder::new(Limits::default()), received: BytesMut::new() },
+        node,
+    };
+    exchange.call(&hello(endpoint)).await?.map_err(|error| refused(error, node))?;
+    if endpoint.database != 0 {
+        exchange.call(&Command::new("SELECT").arg_int(i64::from(endpoint.database))).await??;
+    }
+    // Servers before 7.2 do not know it, and an ACL may forbid it; neither matters.
+    for (what, value) in [("LIB-NAME", "leasehold"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
+        let _ = exchange.call(&Command::new("CLIENT").arg("SETINFO").arg(what).arg(value)).await?;
+    }
+    Ok(exchange.established)
+}
+
+fn hello(endpoint: &Endpoint) -> Command {
+    let mut hello = Command::new("HELLO").arg("3");
+    if let Some(password) = &endpoint.password {
+        hello = hello.arg("AUTH").arg(endpoint.user.as_deref().unwrap_or("default")).arg(password);
+    }
+    if let Some(name) = &endpoint.client_name {
+        hello = hello.arg("SETNAME").arg(name);
+    }
+    hello
+}
+
+/// Says what a refused `HELLO` means for the user.
+fn refused(error: Error, node: &Arc<str>) -> Error {
+    let advice = match error.as_server().map(|server| server.kind()) {
+        Some(ServerErrorKind::NoProto | ServerErrorKind::UnknownCommand) => {
+            "the server does not speak RESP3: leasehold needs Redis 6.0 or later, or Valkey"
+        }
+        _ => return error,
+    };
+    Error::new(ErrorKind::Protocol, node, format!("{advice} ({})", error.detail())).with_source(error)
+}
+
+/// One command and its reply at a time, before there is a driver.
+struct Exchange<'a> {
+    established: Established,
+    node: &'a Arc<str>,
+}
+
+impl Exchange<'_> {
+    /// The outer error ends the connection, the inner one is the server's answer.
+    async fn call(&mut self, command: &Command) -> Result<Result<Value, Error>, Error> {
+        let mut request = Vec::new();
+        command.encode(&mut request);
+        self.write_all(&request).await.map_err(|error| Error::connect(self.node, error))?;
+        loop {
+            match self.established.decoder.decode(&mut self.established.received) {
+                Ok(Some(Frame::Reply(Value::Error(line)))) => return Ok(Err(Error::server(self.node, &line))),
+                Ok(Some(Frame::Reply(value))) => return Ok(Ok(value)),
+                Ok(Some(Frame::Push(_))) => {}
+                Ok(None) => self.read_some().await.map_err(|error| Error::connect(self.node, error))?,
+                Err(error) => return Err(Error::protocol(self.node, error)),
+            }
+        }
+    }
+
+    async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let writer = &mut self.established.socket.writer;
+        while !bytes.is_empty() {
+            let n = poll_fn(|cx| writer.poll_write(cx, bytes)).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = &bytes[n..];
+        }
+        poll_fn(|cx| writer.poll_flush(cx)).await
+    }
+
+    async fn read_some(&mut self) -> io::Result<()> {
+        let n = self.established.socket.reader.read_buf(&mut self.established.received).await?;
+        if n == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer hung up during the handshake"));
+        }
+        Ok(())
+    }
+}

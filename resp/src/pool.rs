@@ -1,0 +1,170 @@
+//! The connections to one server: some that everyone shares, and exclusive ones for what blocks or keeps state.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::command::Encode;
+use crate::connection::{Connection, Observer};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind};
+use crate::value::Value;
+
+/// Exclusive connections that are kept for the next checkout, at most.
+const MAX_IDLE: usize = 8;
+
+/// How long they are kept. Checked when they are taken: no task watches them.
+const IDLE_FOR: Duration = Duration::from_secs(60);
+
+/// The connections to one server; clones share them.
+#[derive(Clone)]
+pub struct Pool(Arc<Inner>);
+
+struct Inner {
+    shared: Vec<Connection>,
+    /// The shared connection that [`Pool::any`] gives out next.
+    turn: AtomicUsize,
+    /// Exclusive connections without a user, the latest one last.
+    idle: Mutex<Vec<(Connection, Instant)>>,
+}
+
+impl Pool {
+    /// Opens `size` shared connections (at least one); the first of them has the observer.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Connection::connect`], for the first that fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes what was opened.
+    pub async fn connect(endpoint: Endpoint, size: usize, observer: Option<Observer>) -> Result<Self, Error> {
+        let mut shared = Vec::with_capacity(size.max(1));
+        shared.push(match observer {
+            Some(observer) => Connection::connect_observed(endpoint.clone(), observer).await?,
+            None => Connection::connect(endpoint.clone()).await?,
+        });
+        while shared.len() < size {
+            shared.push(Connection::connect(endpoint.clone()).await?);
+        }
+        Ok(Self(Arc::new(Inner { shared, turn: AtomicUsize::new(0), idle: Mutex::default() })))
+    }
+
+    /// The first shared connection: the one with the observer.
+    #[must_use]
+    pub fn first(&self) -> &Connection {
+        &self.0.shared[0]
+    }
+
+    /// The shared connections in turn.
+    #[must_use]
+    pub fn any(&self) -> &Connection {
+        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed);
+        &self.0.shared[turn % self.0.shared.len()]
+    }
+
+    /// The shared connection for `key`, always the same one: commands about one key stay in order.
+    #[must_use]
+    pub fn for_key(&self, key: &[u8]) -> &Connection {
+        match self.0.shared.as_slice() {
+            [only] => only,
+            several => {
+                // FNV-1a: spreads short keys well enough for a handful of connections.
+                let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                    (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+                });
+                &several[(hash % several.len() as u64) as usize]
+            }
+        }
+    }
+
+    /// A connection for one user, idle or new.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Connection::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes what was being opened.
+    pub async fn exclusive(&self) -> Result<Exclusive, Error> {
+        let now = Instant::now();
+        let idle = loop {
+            let Some((connection, since)) = self.idle().pop() else { break None };
+            if connection.is_up() && now - since < IDLE_FOR {
+                break Some(connection);
+            }
+        };
+        let connection = match idle {
+            Some(connection) => connection,
+            None => Connection::connect(self.first().endpoint().clone()).await?,
+        };
+        Ok(Exclusive { connection, pool: self.clone(), spoiled: false })
+    }
+
+    /// Refuses further commands on the shared connections and lets the idle ones go.
+    pub fn close(&self) {
+        for connection in &self.0.shared {
+            connection.close();
+        }
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Connection, Instant)>> {
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("shared", &self.0.shared).finish_non_exhaustive()
+    }
+}
+
+/// A connection with one user. It goes back to the pool when dropped, unless a reply is still to come or something went
+/// wrong: then it is closed, because the next user would read the wrong reply or find a changed state.
+#[derive(Debug)]
+pub struct Exclusive {
+    connection: Connection,
+    pool: Pool,
+    /// Set while a reply is to come, and for good after an error without an answer.
+    spoiled: bool,
+}
+
+impl Exclusive {
+    /// Runs one command, which may block at the server for as long as `timeout` allows.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]. After [`Error::may_have_executed`] without an answer the connection cannot be used again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection: the command may have run.
+    pub async fn call<E: Encode + ?Sized>(&mut self, command: &E, timeout: Duration) -> Result<Value, Error> {
+        if self.spoiled {
+            let detail = "this exclusive connection was given up by an earlier call";
+            return Err(Error::new(ErrorKind::Closed, self.connection.node(), detail));
+        }
+        self.spoiled = true;
+        let reply = self.connection.submit_alone(command, timeout);
+        let outcome = tokio::time::timeout(timeout, reply).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Timeout, self.connection.node(), format!("no reply within {timeout:?}")))
+        });
+        self.spoiled = matches!(&outcome, Err(error) if error.kind() != ErrorKind::Server);
+        outcome
+    }
+}
+
+impl Drop for Exclusive {
+    fn drop(&mut self) {
+        let mut idle = self.pool.idle();
+        if !self.spoiled && idle.len() < MAX_IDLE {
+            idle.push((self.connection.clone(), Instant::now()));
+        } else {
+            drop(idle);
+            self.connection.abort();
+        }
+    }
+}
