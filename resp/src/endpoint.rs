@@ -51,6 +51,9 @@ pub struct Endpoint {
     pub address: Address,
     /// Whether to speak TLS.
     pub tls: bool,
+    /// How to speak it; see [`TlsConfig`](crate::tls::TlsConfig) for what happens without one.
+    #[cfg(feature = "tls")]
+    pub tls_config: Option<crate::tls::TlsConfig>,
     /// The ACL user; the default user when absent.
     pub user: Option<String>,
     /// The password; none when absent.
@@ -72,6 +75,8 @@ impl Endpoint {
         Self {
             address,
             tls: false,
+            #[cfg(feature = "tls")]
+            tls_config: None,
             user: None,
             password: None,
             database: 0,

@@ -20,6 +20,8 @@ pub mod pipeline;
 pub mod pool;
 pub mod push;
 mod socket;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod value;
 
 pub use classify::{ServerError, ServerErrorKind};

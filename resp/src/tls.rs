@@ -1,0 +1,122 @@
+//! Whom to trust behind `rediss://`, and who we are there.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, crypto};
+
+use crate::endpoint::Endpoint;
+
+pub use tokio_rustls::rustls;
+
+/// Where operating systems keep the certificates they trust, unless `SSL_CERT_FILE` says otherwise.
+const SYSTEM_ROOTS: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/opt/homebrew/etc/ca-certificates/cert.pem",
+];
+
+/// How to speak TLS; clones share it.
+///
+/// Without one, `rediss://` trusts the certificates in the file that `SSL_CERT_FILE` names, or those of the system.
+#[derive(Clone)]
+pub struct TlsConfig(Arc<ClientConfig>);
+
+impl TlsConfig {
+    /// Trusts the certificates in `roots`, PEM, and nothing else.
+    ///
+    /// # Errors
+    ///
+    /// There is no certificate in `roots`, or one that cannot be read.
+    pub fn trusting(roots: &[u8]) -> io::Result<Self> {
+        Ok(Self(Arc::new(verifying(roots)?.with_no_client_auth())))
+    }
+
+    /// Trusts `roots`, and shows `certificate` with its private `key`; all PEM.
+    ///
+    /// # Errors
+    ///
+    /// Something in them cannot be read, or the key is not the certificate's.
+    pub fn trusting_with_identity(roots: &[u8], certificate: &[u8], key: &[u8]) -> io::Result<Self> {
+        let chain = certificates(certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| invalid("the private key", error))?;
+        let config = verifying(roots)?.with_client_auth_cert(chain, key);
+        Ok(Self(Arc::new(config.map_err(|error| invalid("the client certificate", error))?)))
+    }
+
+    fn system() -> io::Result<Self> {
+        let from_environment = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+        let known = SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists());
+        let Some(path) = from_environment.or(known) else {
+            let advice = "no trusted certificates found: set SSL_CERT_FILE, or pass a TlsConfig";
+            return Err(io::Error::new(io::ErrorKind::NotFound, advice));
+        };
+        let roots = std::fs::read(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display())))?;
+        Self::trusting(&roots)
+    }
+}
+
+/// Any configuration of rustls.
+impl From<Arc<ClientConfig>> for TlsConfig {
+    fn from(config: Arc<ClientConfig>) -> Self {
+        Self(config)
+    }
+}
+
+/// The same object, that is: rustls does not compare configurations.
+impl PartialEq for TlsConfig {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for TlsConfig {}
+
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsConfig")
+    }
+}
+
+pub(crate) fn client_config(endpoint: &Endpoint) -> io::Result<Arc<ClientConfig>> {
+    match &endpoint.tls_config {
+        Some(config) => Ok(Arc::clone(&config.0)),
+        None => TlsConfig::system().map(|config| config.0),
+    }
+}
+
+pub(crate) fn server_name(host: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(host.to_owned()).map_err(|error| invalid("the host name", error))
+}
+
+fn verifying(roots: &[u8]) -> io::Result<ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>> {
+    let mut store = RootCertStore::empty();
+    // A system's bundle may hold a certificate that rustls refuses; it counts only if none is left.
+    store.add_parsable_certificates(certificates(roots)?);
+    if store.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "no usable certificate among the trusted ones"));
+    }
+    Ok(builder()?.with_root_certificates(store))
+}
+
+/// The provider is named, so that an application with another default provider changes nothing here.
+fn builder() -> io::Result<ConfigBuilder<ClientConfig, WantsVerifier>> {
+    ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)
+}
+
+fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
+    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| invalid("a certificate", error))
+}
+
+fn invalid(what: &str, error: impl fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{what} cannot be used: {error}"))
+}
