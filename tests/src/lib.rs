@@ -4,17 +4,20 @@
 //! |---|---|
 //! | [`server`] | private Redis or Valkey processes: start, freeze, kill, restart |
 //! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
+//! | [`proxy`] | a proxy that delays, trickles, swallows, corrupts and cuts |
 //! | [`process`] | child processes that cannot outlive the test; signals |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
 
 pub mod ports;
 pub mod process;
+pub mod proxy;
 pub mod raw;
 mod raw_value;
 pub mod scratch;
 pub mod server;
 
+pub use proxy::{Accept, Cut, Fault, Proxy};
 pub use raw::{Raw, RawValue};
 pub use scratch::Scratch;
 pub use server::{Server, ServerBuilder};

@@ -1,0 +1,198 @@
+//! A proxy between client and server that misbehaves on demand.
+//!
+//! Faults are set for a direction and hold for live connections and new ones alike. Cuts and corruptions happen once,
+//! on the connection that reaches them first, and the direction is healthy afterwards: so a test can count to byte `k`
+//! and then watch the client recover.
+//!
+//! The proxy runs on a thread of its own. A test that blocks its runtime, or pauses its clock, does not touch it.
+
+mod accept;
+mod fault;
+mod frame;
+mod pump;
+
+pub use fault::{Accept, Cut, Fault};
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
+
+use crate::ports::Port;
+use fault::Plan;
+
+/// A running proxy; it stops, and closes every connection, when dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<Notify>,
+    port: Port,
+}
+
+/// What the handle and the proxy's thread share.
+#[derive(Debug)]
+struct Shared {
+    target: SocketAddr,
+    to_server: watch::Sender<Plan>,
+    to_client: watch::Sender<Plan>,
+    accept: watch::Sender<Accept>,
+    /// The mode the accept loop has acted on.
+    accepting: watch::Sender<Option<Accept>>,
+    accepts: AtomicU64,
+    from_client: AtomicU64,
+    from_server: AtomicU64,
+    /// Open connections, each with the signal that resets it.
+    open: Mutex<HashMap<u64, Arc<Notify>>>,
+}
+
+impl Proxy {
+    /// Starts a healthy proxy in front of `target`.
+    ///
+    /// # Panics
+    ///
+    /// When no port or thread is to be had.
+    #[must_use]
+    pub fn start(target: SocketAddr) -> Self {
+        let port = Port::reserve();
+        let shared = Arc::new(Shared {
+            target,
+            to_server: watch::Sender::new(Plan::default()),
+            to_client: watch::Sender::new(Plan::default()),
+            accept: watch::Sender::new(Accept::Forward),
+            accepting: watch::Sender::new(None),
+            accepts: AtomicU64::new(0),
+            from_client: AtomicU64::new(0),
+            from_server: AtomicU64::new(0),
+            open: Mutex::default(),
+        });
+        let stop = Arc::new(Notify::new());
+        let addr = (Ipv4Addr::LOCALHOST, port.number()).into();
+        let work = (Arc::clone(&shared), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name("proxy".into())
+            .spawn(move || {
+                let (shared, stop) = work;
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                // What is still open is closed with the runtime.
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = stop.notified() => {}
+                        () = accept::run(addr, shared) => {}
+                    }
+                });
+            })
+            .expect("a thread");
+        let proxy = Self { shared, thread: Some(thread), stop, port };
+        proxy.wait_for("listening", || proxy.shared.accepting.borrow().is_some());
+        proxy
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port.number()).into()
+    }
+
+    /// `redis://127.0.0.1:21001`
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr())
+    }
+
+    /// From now on this happens to what clients send. Byte and reply counts of the fault begin now, on each connection.
+    pub fn to_server(&self, fault: Fault) {
+        self.shared.to_server.send_modify(|plan| plan.replace(fault));
+    }
+
+    /// From now on this happens to what the server answers. Byte and reply counts of the fault begin now, on each
+    /// connection.
+    pub fn to_client(&self, fault: Fault) {
+        self.shared.to_client.send_modify(|plan| plan.replace(fault));
+    }
+
+    /// From now on nothing passes on any connection, in either direction, as if the cable were out: no data, no end of
+    /// stream, no reset.
+    pub fn blackhole(&self) {
+        self.to_server(Fault::Blackhole);
+        self.to_client(Fault::Blackhole);
+    }
+
+    /// Both directions pass everything, and new connections are taken. What was swallowed stays lost, and a connection
+    /// that was cut stays cut.
+    pub fn heal(&self) {
+        self.to_server(Fault::None);
+        self.to_client(Fault::None);
+        self.accept(Accept::Forward);
+    }
+
+    /// What happens to new connections. Returns when it is so.
+    pub fn accept(&self, mode: Accept) {
+        self.shared.accept.send_replace(mode);
+        self.wait_for("the accept mode", || *self.shared.accepting.borrow() == Some(mode));
+    }
+
+    /// Resets every open connection (RST, not an orderly end). Returns when they are gone.
+    pub fn reset_all(&self) {
+        let doomed: Vec<(u64, Arc<Notify>)> =
+            self.shared.open().iter().map(|(id, reset)| (*id, Arc::clone(reset))).collect();
+        for (_, reset) in &doomed {
+            reset.notify_one();
+        }
+        self.wait_for("the resets", || {
+            let open = self.shared.open();
+            doomed.iter().all(|(id, _)| !open.contains_key(id))
+        });
+    }
+
+    /// How many connections were accepted so far.
+    #[must_use]
+    pub fn accepts(&self) -> u64 {
+        self.shared.accepts.load(Ordering::SeqCst)
+    }
+
+    /// How many connections are open now.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.shared.open().len()
+    }
+
+    /// How many bytes clients have sent so far, passed on or not.
+    #[must_use]
+    pub fn from_client(&self) -> u64 {
+        self.shared.from_client.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes the server has sent so far, passed on or not.
+    #[must_use]
+    pub fn from_server(&self) -> u64 {
+        self.shared.from_server.load(Ordering::SeqCst)
+    }
+
+    fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            assert!(Instant::now() < give_up, "the proxy at {}: no end of waiting for {what}", self.addr());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic over there has been printed, and this may be a panic already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Notify>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

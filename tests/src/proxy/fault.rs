@@ -1,0 +1,91 @@
+//! What can go wrong on the way.
+
+use std::time::Duration;
+
+/// What happens to one direction.
+///
+/// Counts (`after`, `at`, `nth`) begin when the fault is set, or with the connection if that is younger. Set those that
+/// count replies while no reply is under way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// Everything passes.
+    #[default]
+    None,
+    /// What arrives is passed on this much later.
+    Delay(Duration),
+    /// So many bytes at a time, with a pause after each piece.
+    Trickle {
+        /// Bytes in a piece, at least one.
+        bytes: usize,
+        /// The pause after it.
+        pause: Duration,
+    },
+    /// Nothing is read: the sender's buffers fill up and it feels back-pressure. Nothing is lost.
+    Stall,
+    /// Everything is read and thrown away, the end of the stream too. On the way to the client: requests are executed
+    /// and their replies lost.
+    Blackhole,
+    /// Inverts the bits of one byte, once: the one after `at` others.
+    Corrupt {
+        /// How many bytes pass unharmed before.
+        at: u64,
+    },
+    /// Ends the connection after exactly so many bytes, once. With `after` 0 it happens when the first byte arrives,
+    /// and that byte does not pass.
+    Cut {
+        /// How many bytes pass before.
+        after: u64,
+        /// How it ends.
+        how: Cut,
+    },
+    /// Swallows the `nth` reply (1 is the next) and ends the connection, once: the request was executed, and its sender
+    /// does not learn it. Pushes are not counted. To the client only.
+    LoseReply {
+        /// Which reply.
+        nth: u64,
+        /// How the connection ends.
+        how: Cut,
+    },
+    /// Swallows published messages and nothing else: a missed wake-up. To the client only.
+    DropMessages,
+    /// Delivers every published message twice. To the client only.
+    RepeatMessages,
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// RST to the client. The server's side is closed in the ordinary way, so that what had passed is executed.
+    Rst,
+    /// An orderly end of stream to both.
+    Fin,
+    /// An end of stream in this direction only; the other one goes on. What is still sent this way is thrown away.
+    HalfClose,
+    /// Nothing passes any more, in either direction, and nobody is told.
+    Silence,
+}
+
+/// What happens to new connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accept {
+    /// They are taken and connected to the server.
+    Forward,
+    /// Nothing listens: ECONNREFUSED.
+    Refuse,
+    /// They are taken, and nothing is ever read or sent.
+    Silence,
+}
+
+/// A direction's fault, with a number that tells whether it is still the one a connection began to count for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Plan {
+    pub(super) fault: Fault,
+    pub(super) generation: u64,
+}
+
+impl Plan {
+    pub(super) fn replace(&mut self, fault: Fault) {
+        self.fault = fault;
+        self.generation += 1;
+    }
+}

@@ -1,0 +1,216 @@
+//! One direction of one connection.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::fault::{Cut, Fault, Plan};
+use super::frame;
+
+/// Why a direction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The sender closed, or a fault says so; the other direction goes on.
+    Eof,
+    /// The whole connection ends like this.
+    Cut(Cut),
+}
+
+pub(super) struct Pump<'a> {
+    from: ReadHalf<'a>,
+    to: WriteHalf<'a>,
+    plans: &'a watch::Sender<Plan>,
+    changes: watch::Receiver<Plan>,
+    plan: Plan,
+    /// Bytes seen from the sender, of all connections.
+    total: &'a AtomicU64,
+    /// Read and not yet dealt with.
+    pending: Vec<u8>,
+    /// Bytes, or whole replies, that passed under the present plan.
+    passed: u64,
+    /// The sender will send no more.
+    eof: bool,
+}
+
+/// What to do next, decided by the plan and by what is pending.
+enum Step {
+    /// Pass this many bytes, then pause.
+    Pass(usize, Duration),
+    Discard(usize),
+    /// Too little is pending to decide.
+    Read,
+    /// Nothing, until the plan changes.
+    Wait,
+    /// Pass this many bytes, then end.
+    Cut(usize, Cut),
+    End,
+}
+
+impl<'a> Pump<'a> {
+    pub(super) fn new(
+        from: ReadHalf<'a>,
+        to: WriteHalf<'a>,
+        plans: &'a watch::Sender<Plan>,
+        total: &'a AtomicU64,
+    ) -> Self {
+        let mut changes = plans.subscribe();
+        let plan = changes.borrow_and_update().clone();
+        Self { from, to, plans, changes, plan, total, pending: Vec::new(), passed: 0, eof: false }
+    }
+
+    pub(super) async fn run(mut self) -> End {
+        loop {
+            self.look_at_plan();
+            let done = match self.next_step() {
+                Step::Pass(n, pause) => self.pass(n, pause).await,
+                Step::Discard(n) => {
+                    self.pending.drain(..n);
+                    Ok(())
+                }
+                Step::Read => self.read().await,
+                Step::Wait => {
+                    // The sender lives as long as the proxy.
+                    let _ = self.changes.changed().await;
+                    Ok(())
+                }
+                Step::Cut(n, how) => return self.cut(n, how).await,
+                Step::End => {
+                    let _ = self.to.shutdown().await;
+                    return End::Eof;
+                }
+            };
+            // One side was reset: the other one is to feel it.
+            if done.is_err() {
+                return End::Cut(Cut::Rst);
+            }
+        }
+    }
+
+    fn look_at_plan(&mut self) {
+        let plan = self.changes.borrow_and_update();
+        if plan.generation != self.plan.generation {
+            self.plan = plan.clone();
+            self.passed = 0;
+        }
+    }
+
+    fn next_step(&mut self) -> Step {
+        let n = self.pending.len();
+        match self.plan.fault {
+            Fault::Stall => Step::Wait,
+            Fault::Blackhole if n > 0 => Step::Discard(n),
+            Fault::Blackhole if self.eof => Step::Wait,
+            _ if n == 0 && self.eof => Step::End,
+            _ if n == 0 => Step::Read,
+            Fault::None | Fault::Blackhole => Step::Pass(n, Duration::ZERO),
+            // The wait is before the write, see `pass`.
+            Fault::Delay(_) => Step::Pass(n, Duration::ZERO),
+            Fault::Trickle { bytes, pause } => Step::Pass(n.min(bytes.max(1)), pause),
+            Fault::Corrupt { at } => {
+                let offset = at - self.passed;
+                if let Some(byte) = usize::try_from(offset).ok().and_then(|i| self.pending.get_mut(i)) {
+                    *byte ^= 0xff;
+                    self.plan_is_done();
+                }
+                Step::Pass(n, Duration::ZERO)
+            }
+            Fault::Cut { after, how } => match usize::try_from(after - self.passed) {
+                Ok(left) if left <= n => Step::Cut(left, how),
+                _ => Step::Pass(n, Duration::ZERO),
+            },
+            Fault::LoseReply { nth, how } => match frame::frame_len(&self.pending) {
+                Some(len) if frame::is_push(&self.pending) => Step::Pass(len, Duration::ZERO),
+                Some(_) if self.passed + 1 == nth => Step::Cut(0, how),
+                Some(len) => Step::Pass(len, Duration::ZERO),
+                None => self.read_or_end(),
+            },
+            Fault::DropMessages | Fault::RepeatMessages => match frame::frame_len(&self.pending) {
+                Some(len) if frame::is_message(&self.pending[..len]) => {
+                    if self.plan.fault == Fault::DropMessages {
+                        return Step::Discard(len);
+                    }
+                    let message = self.pending[..len].to_vec();
+                    self.pending.splice(..0, message);
+                    Step::Pass(len * 2, Duration::ZERO)
+                }
+                Some(len) => Step::Pass(len, Duration::ZERO),
+                None => self.read_or_end(),
+            },
+        }
+    }
+
+    /// For a frame that is not whole: what comes after the end of the stream is nothing.
+    fn read_or_end(&self) -> Step {
+        if self.eof { Step::End } else { Step::Read }
+    }
+
+    async fn pass(&mut self, n: usize, pause: Duration) -> std::io::Result<()> {
+        if let Fault::Delay(delay) = self.plan.fault {
+            // A change of plan meanwhile is for these bytes as well.
+            if timeout(delay, self.changes.changed()).await.is_ok() {
+                return Ok(());
+            }
+        }
+        self.to.write_all(&self.pending[..n]).await?;
+        let pushed = frame::is_push(&self.pending);
+        self.pending.drain(..n);
+        self.passed += match self.plan.fault {
+            Fault::LoseReply { .. } => u64::from(!pushed),
+            _ => n as u64,
+        };
+        if !pause.is_zero() {
+            let _ = timeout(pause, self.changes.changed()).await;
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self) -> std::io::Result<()> {
+        let mut chunk = [0; 16 * 1024];
+        tokio::select! {
+            // The plan first: bytes that arrive after a change are treated by the new plan.
+            biased;
+            _ = self.changes.changed() => {}
+            n = self.from.read(&mut chunk) => {
+                let n = n?;
+                self.eof = n == 0;
+                self.total.fetch_add(n as u64, Ordering::SeqCst);
+                self.pending.extend_from_slice(&chunk[..n]);
+            }
+        }
+        Ok(())
+    }
+
+    async fn cut(&mut self, n: usize, how: Cut) -> End {
+        self.plan_is_done();
+        let _ = self.to.write_all(&self.pending[..n]).await;
+        if how != Cut::HalfClose {
+            return End::Cut(how);
+        }
+        let _ = self.to.shutdown().await;
+        drain(&mut self.from).await;
+        End::Eof
+    }
+
+    /// A fault that happens once is over for every connection, unless the test has set another one meanwhile.
+    fn plan_is_done(&self) {
+        self.plans.send_if_modified(|plan| {
+            let ours = plan.generation == self.plan.generation;
+            if ours {
+                plan.replace(Fault::None);
+            }
+            ours
+        });
+    }
+}
+
+/// Reads and throws away until the sender closes.
+pub(super) async fn drain(from: &mut ReadHalf<'_>) {
+    let mut chunk = [0; 16 * 1024];
+    while let Ok(1..) = from.read(&mut chunk).await {
+        // A peer that floods us must not keep the thread to itself.
+        sleep(Duration::from_micros(100)).await;
+    }
+}
