@@ -1,0 +1,11 @@
+//! Hand-made lower bounds: what the machine allows when nothing but the work is done.
+//!
+//! They have no reconnect, no cancellation, no timeouts and panic on anything unexpected. They show what can be reached.
+
+pub mod grant;
+pub mod mux;
+pub mod raw_blocking;
+pub mod raw_tokio;
+pub mod scan;
+pub mod tape;
+pub mod write;

@@ -1,0 +1,205 @@
+//! Rounds of samples: every candidate once a round, so that what disturbs the machine disturbs them alike.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::cpu;
+use crate::sample::{Figures, Request};
+use crate::server::Server;
+
+/// CPUs that others may keep busy during a sample; above it, the sample is repeated.
+const DISTURBANCE: f64 = 0.12;
+
+/// How long and how often to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Under three minutes in all, for a look.
+    Quick,
+    /// For figures that are kept.
+    Normal,
+    /// The same, and clean builds as well.
+    Full,
+}
+
+/// The CPU of the client; the server is always on the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Both on one: repeatable, and shows the client's own cost.
+    SameCpu,
+    /// Each on its own: they can work at the same time.
+    CrossCpu,
+}
+
+/// A run: the server, and how samples are taken.
+pub struct Harness {
+    /// The private server.
+    pub server: Server,
+    /// How much to measure.
+    pub effort: Effort,
+    program: PathBuf,
+    first_cpu: usize,
+    last_cpu: usize,
+    samples: Cell<u32>,
+    disturbed: Cell<u32>,
+}
+
+impl Harness {
+    /// Starts the server.
+    pub fn start(effort: Effort) -> Result<Self> {
+        let (first_cpu, last_cpu) = cpu::first_and_last()?;
+        Ok(Self {
+            server: Server::start(first_cpu)?,
+            effort,
+            program: std::env::current_exe()?,
+            first_cpu,
+            last_cpu,
+            samples: Cell::new(0),
+            disturbed: Cell::new(0),
+        })
+    }
+
+    /// Whether client and server can have a CPU each.
+    pub fn has_two_cpus(&self) -> bool {
+        self.first_cpu != self.last_cpu
+    }
+
+    /// Samples taken, and those among them that somebody else's work disturbed to the end.
+    pub fn counts(&self) -> (u32, u32) {
+        (self.samples.get(), self.disturbed.get())
+    }
+
+    /// `normal` rounds, or three.
+    pub fn rounds(&self, normal: usize) -> usize {
+        if self.effort == Effort::Quick { 3 } else { normal }
+    }
+
+    /// Milliseconds of a sample.
+    pub fn millis(&self, normal: u64) -> u64 {
+        if self.effort == Effort::Quick { normal / 4 } else { normal }
+    }
+
+    /// Takes `rounds` samples of every candidate, in turn.
+    pub fn interleave(
+        &self,
+        rounds: usize,
+        candidates: &[&'static str],
+        mut sample: impl FnMut(&'static str) -> Result<Figures>,
+    ) -> Result<Samples> {
+        let mut samples = Samples::default();
+        for round in 0..rounds {
+            for candidate in candidates {
+                eprint!("\r\x1b[K  round {} of {rounds}: {candidate}", round + 1);
+                samples.by_candidate.entry(candidate).or_default().push(sample(candidate)?);
+            }
+        }
+        eprint!("\r\x1b[K");
+        Ok(samples)
+    }
+
+    /// One sample, repeated while others use the machine.
+    pub fn sample(&self, placement: Placement, request: &Request) -> Result<Figures> {
+        let mut command = Command::new(&self.program);
+        command.arg("sample").args(request.to_args());
+        let output = self.undisturbed(placement, &mut command)?;
+        parse(&output)
+    }
+
+    /// The standard output of `command` on the client's CPU; run again while others use the machine.
+    pub fn undisturbed(&self, placement: Placement, command: &mut Command) -> Result<String> {
+        let tries = if self.effort == Effort::Quick { 1 } else { 4 };
+        self.samples.set(self.samples.get() + 1);
+        for left in (0..tries).rev() {
+            let (output, others) = self.watch(placement, command)?;
+            if others <= DISTURBANCE {
+                return Ok(output);
+            }
+            if left == 0 {
+                self.disturbed.set(self.disturbed.get() + 1);
+                return Ok(output);
+            }
+        }
+        unreachable!("there is at least one try")
+    }
+
+    /// Runs `command`; its output, and how many CPUs were busy with something else meanwhile.
+    fn watch(&self, placement: Placement, command: &mut Command) -> Result<(String, f64)> {
+        let busy = || cpu::of_everybody() - cpu::of_children() - self.server.cpu_seconds();
+        let start = Instant::now();
+        let before = busy();
+        let output = self.run(placement, command)?;
+        let others = (busy() - before) / start.elapsed().as_secs_f64();
+        Ok((output, others))
+    }
+
+    /// Runs `command` on the client's CPU; its standard output.
+    pub fn run(&self, placement: Placement, command: &mut Command) -> Result<String> {
+        let cpu = match placement {
+            Placement::SameCpu => self.first_cpu,
+            Placement::CrossCpu => self.last_cpu,
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = cpu::pinned(cpu, || command.spawn())?;
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            return Err(Error::other(format!("{command:?}: {}", output.status)));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// This program, for whoever wraps it.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+}
+
+/// The samples of one work.
+#[derive(Debug, Default)]
+pub struct Samples {
+    by_candidate: BTreeMap<&'static str, Vec<Figures>>,
+}
+
+impl Samples {
+    /// The median of a figure over the rounds.
+    pub fn median(&self, candidate: &str, figure: &str) -> Option<f64> {
+        median(self.values(candidate, figure).collect())
+    }
+
+    /// The median over the rounds of the figure's ratio to another candidate's in the same round.
+    pub fn ratio(&self, candidate: &str, to: &str, figure: &str) -> Option<f64> {
+        self.ratio_to(candidate, figure, to, figure)
+    }
+
+    /// The same between two figures.
+    pub fn ratio_to(&self, candidate: &str, figure: &str, to: &str, to_figure: &str) -> Option<f64> {
+        median(self.values(candidate, figure).zip(self.values(to, to_figure)).map(|(a, b)| a / b).collect())
+    }
+
+    fn values(&self, candidate: &str, figure: &str) -> impl Iterator<Item = f64> {
+        let rounds = self.by_candidate.get(candidate).map_or(&[][..], Vec::as_slice);
+        rounds.iter().filter_map(move |figures| figures.get(figure).copied())
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[n / 2]),
+        n => Some((values[n / 2 - 1] + values[n / 2]) / 2.0),
+    }
+}
+
+/// Lines of a name and a value.
+fn parse(output: &str) -> Result<Figures> {
+    output
+        .lines()
+        .map(|line| {
+            let (name, value) = line.split_once(' ').ok_or_else(|| Error::other(format!("sample said {line:?}")))?;
+            Ok((name.to_owned(), value.parse().map_err(Error::other)?))
+        })
+        .collect()
+}

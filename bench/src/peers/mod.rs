@@ -1,0 +1,7 @@
+//! Other clients, each tuned as its own documentation advises.
+
+pub mod fred;
+pub mod redis;
+pub mod redis_protocol;
+pub mod rslock;
+pub mod rustis;

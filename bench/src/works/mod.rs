@@ -1,0 +1,38 @@
+//! The works that are measured, one a file. Each takes samples in processes of their own and puts a table together.
+
+pub mod build;
+pub mod decode;
+pub mod encode;
+pub mod handoff;
+pub mod latency;
+pub mod memory;
+pub mod syscalls;
+pub mod throughput;
+
+use std::io::Result;
+
+use crate::harness::Harness;
+use crate::report::Section;
+use crate::sample::{Figures, Request};
+
+/// One work.
+pub struct Work {
+    /// For `--only`, and for sample processes.
+    pub name: &'static str,
+    /// Takes the samples.
+    pub run: fn(&Harness) -> Result<Section>,
+    /// Takes one, in a process of its own.
+    pub sample: fn(&Request) -> Figures,
+}
+
+/// All of them, in the order of the report.
+pub const ALL: &[Work] = &[
+    Work { name: "decode", run: decode::run, sample: decode::sample },
+    Work { name: "encode", run: encode::run, sample: encode::sample },
+    Work { name: "latency", run: latency::run, sample: latency::sample },
+    Work { name: "throughput", run: throughput::run, sample: throughput::sample },
+    Work { name: "syscalls", run: syscalls::run, sample: throughput::sample },
+    Work { name: "handoff", run: handoff::run, sample: handoff::sample },
+    Work { name: "memory", run: memory::run, sample: memory::sample },
+    Work { name: "build", run: build::run, sample: |_| Figures::new() },
+];
