@@ -16,7 +16,7 @@
 mod kind;
 mod line;
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 pub use kind::ServerErrorKind;
 use line::Line;
@@ -91,18 +91,15 @@ impl ServerError {
     }
 }
 
-/// The code and the message, on one line.
+/// The code and the message, on one line: servers echo what they were sent, control characters too.
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.code)?;
         if !self.code.is_empty() && !self.message.is_empty() {
             f.write_str(" ")?;
         }
-        for part in self.message.split_inclusive(char::is_control) {
-            f.write_str(part.trim_end_matches(char::is_control))?;
-            if part.ends_with(char::is_control) {
-                f.write_str(" ")?;
-            }
+        for c in self.message.chars() {
+            f.write_char(if c.is_control() { ' ' } else { c })?;
         }
         if self.in_script { f.write_str(" (in a script)") } else { Ok(()) }
     }
