@@ -1,0 +1,110 @@
+//! Who holds a lock, and numbers as text: inline, so that taking a lock needs no heap for them.
+
+use uuid::Uuid;
+
+/// The identity of one `Locks`: a random UUID, as text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientId {
+    text: [u8; 36],
+    seed: u64,
+}
+
+impl ClientId {
+    pub(crate) fn random() -> Self {
+        let uuid = Uuid::new_v4();
+        let mut text = [0; 36];
+        uuid.hyphenated().encode_lower(&mut text);
+        Self { text, seed: uuid.as_u64_pair().1 }
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        // The encoder of `uuid` writes ASCII only.
+        std::str::from_utf8(&self.text).unwrap_or_default()
+    }
+
+    /// Something random for the jitter.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+/// One acquisition: `<client id>:<n>`, the field of the lock's hash.
+///
+/// `n` is never used twice, not even by one `Owner`: a late release of an earlier acquisition, which the keeper may still
+/// be trying to finish, can never end a later one, and a repeated acquire can never count twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HoldId {
+    text: [u8; 57],
+    len: u8,
+    number: u64,
+}
+
+impl HoldId {
+    pub(crate) fn new(client: &ClientId, number: u64) -> Self {
+        let mut text = [b':'; 57];
+        text[..36].copy_from_slice(&client.text);
+        let decimal = Decimal::new(number);
+        let digits = decimal.as_bytes();
+        text[37..37 + digits.len()].copy_from_slice(digits);
+        Self { text, len: 37 + digits.len() as u8, number }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[..usize::from(self.len)]
+    }
+
+    /// The `n`, which is unique in this process' `Locks`.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// A number in decimal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decimal {
+    /// Right-aligned: digits come out of a division last one first.
+    text: [u8; 20],
+    start: u8,
+}
+
+impl Decimal {
+    pub(crate) fn new(mut n: u64) -> Self {
+        let mut text = [b'0'; 20];
+        let mut start = text.len();
+        loop {
+            start -= 1;
+            text[start] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                return Self { text, start: start as u8 };
+            }
+        }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[usize::from(self.start)..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_read_as_the_standard_library_writes_them() {
+        for n in [0, 1, 9, 10, 99, 100, 30_000, u64::MAX] {
+            assert_eq!(Decimal::new(n).as_bytes(), n.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_hold_is_the_client_and_the_number() {
+        let client = ClientId::random();
+        for n in [0, 7, u64::MAX] {
+            let hold = HoldId::new(&client, n);
+            assert_eq!(hold.as_bytes(), format!("{}:{n}", client.as_str()).as_bytes());
+            assert_eq!(hold.number(), n);
+        }
+        assert_eq!(client.as_str().len(), 36);
+    }
+}
