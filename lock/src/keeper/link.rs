@@ -1,0 +1,138 @@
+//! The keeper's thread: its connection, its timer, and what it waits for.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::Client;
+use leasehold_resp as resp;
+use leasehold_resp::Endpoint;
+use tokio::task::JoinSet;
+
+use super::{Batch, Job, Shared, is_noscript};
+use crate::error::LostReason;
+use crate::lease::Now;
+use crate::scripts::{RELEASE, RENEW, load};
+
+/// While there is no connection, what is due is looked at again after this long.
+pub(super) const CONNECT_CHECK: Duration = Duration::from_millis(20);
+/// Pauses between attempts to connect, and to finish a release, grow up to this.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// The connection, made when it is first needed. Once made it reconnects by itself.
+enum Link {
+    None,
+    Connecting,
+    Up(Client),
+}
+
+/// What a task of the keeper came to.
+enum Done {
+    Connected(Client),
+    Renewed(Batch, Result<resp::Value, resp::Error>),
+    Finished,
+}
+
+/// Keeps until it is closed and has nothing left to keep.
+pub(super) async fn run(shared: Arc<Shared>, endpoint: Endpoint) {
+    let mut link = Link::None;
+    let mut tasks = JoinSet::new();
+    loop {
+        let now = Now::read();
+        if matches!(link, Link::None) && shared.has_work(now.monotonic) {
+            tasks.spawn(connect(endpoint.clone()));
+            link = Link::Connecting;
+        }
+        let client = if let Link::Up(client) = &link { Some(client) } else { None };
+        renew(&shared, client, now, &mut tasks);
+        if let Some(client) = client {
+            for job in shared.take_jobs() {
+                tasks.spawn(finish(client.clone(), endpoint.command_timeout, job));
+            }
+        }
+        // A connect under way is for work that may be gone: nobody waits for it.
+        let idle = tasks.is_empty() || matches!(link, Link::Connecting) && tasks.len() == 1;
+        if idle && shared.ends() {
+            return;
+        }
+        match next(&shared, &mut tasks).await {
+            Some(Done::Connected(client)) => link = Link::Up(client),
+            Some(Done::Renewed(batch, answer)) => shared.settle(batch, answer),
+            Some(Done::Finished) | None => {}
+        }
+    }
+}
+
+/// Submits everything that is due, in batches that are answered independently of each other.
+fn renew(shared: &Arc<Shared>, client: Option<&Client>, now: Now, tasks: &mut JoinSet<Done>) {
+    let mut cursor = 0;
+    loop {
+        let (batch, over) = shared.submit_batch(client, now, &mut cursor);
+        for hold in over {
+            // Ends it with its reason. If a renewal was confirmed this very moment, it lives on.
+            let _: Option<LostReason> = hold.check();
+        }
+        let Some((batch, submitted)) = batch else { return };
+        let client = client.cloned();
+        tasks.spawn(async move {
+            let answer = submitted.await;
+            if let (Some(client), Err(error)) = (&client, &answer)
+                && is_noscript(error)
+            {
+                // If this fails too, the next attempt says so.
+                let _ = load(client, &RENEW).await;
+            }
+            Done::Renewed(batch, answer)
+        });
+    }
+}
+
+/// Waits for an answer, the bell or the time.
+async fn next(shared: &Shared, tasks: &mut JoinSet<Done>) -> Option<Done> {
+    let mut bell = pin!(shared.bell.notified());
+    let until = shared.sleep_until(Instant::now());
+    let mut timer = pin!(until.map(|at| tokio::time::sleep_until(at.into())));
+    poll_fn(|cx| {
+        if let Poll::Ready(Some(done)) = tasks.poll_join_next(cx) {
+            // A task that panicked has no answer; what it was to renew stays due when it runs out.
+            return Poll::Ready(done.ok());
+        }
+        let rings = bell.as_mut().poll(cx).is_ready();
+        let is_time = timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready());
+        if rings || is_time { Poll::Ready(None) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// Connects, however long it takes. What waits for it ends when its time is over.
+async fn connect(endpoint: Endpoint) -> Done {
+    let mut pause = CONNECT_CHECK;
+    loop {
+        if let Ok(client) = Client::connect(endpoint.clone()).await {
+            return Done::Connected(client);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+/// Releases a hold, trying until it is over anyway.
+async fn finish(client: Client, timeout: Duration, job: Job) -> Done {
+    let keys = [job.name.key().as_bytes()];
+    let args = [job.id.as_bytes(), job.name.channel().as_bytes()];
+    let mut pause = CONNECT_CHECK;
+    while Instant::now() < job.until {
+        let deadline = job.until.min(Instant::now() + timeout);
+        match client.eval(&RELEASE.call(&keys, &args), deadline).await {
+            Err(error) if Job::is_worth_it(&error) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+            // Done, or refused for good: then it ends with its lease.
+            _ => break,
+        }
+    }
+    Done::Finished
+}

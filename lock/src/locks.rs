@@ -1,0 +1,285 @@
+//! The entry: a connection to the server, and the locks on it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
+use std::time::Duration;
+
+use leasehold_cluster::Client;
+use leasehold_resp::Endpoint;
+
+use crate::courtesy::Courtesy;
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::id::{ClientId, HoldId};
+use crate::keeper::Keeper;
+use crate::lease::is_good_lease;
+use crate::mutex::Mutex;
+use crate::names::is_good_namespace;
+use crate::owner::Owner;
+use crate::place::Table;
+use crate::scripts::{RELEASE, load};
+use crate::sync::{Jitter, lock};
+
+/// The lease of locks that ask for none.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+/// The locks of one server. Clones share everything; the connection ends with the last of them and of their guards.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), leasehold::Error> {
+/// let locks = leasehold::Locks::connect("redis://127.0.0.1:6379").await?;
+/// let guard = locks.mutex("order:42").lock().await?;
+/// println!("mine, with token {}", guard.token());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    inner: Arc<Inner>,
+}
+
+/// Settings of a [`Locks`], to be connected.
+#[derive(Clone)]
+#[must_use = "nothing is connected until `connect` is awaited"]
+pub struct LocksBuilder {
+    url: String,
+    config: Config,
+    connect_timeout: Option<Duration>,
+    command_timeout: Option<Duration>,
+}
+
+/// Who else uses the same locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Interop {
+    /// Nobody but this library. Every key has an expiry, the counters of fencing tokens too. Redisson's locks and ours
+    /// exclude each other all the same.
+    #[default]
+    Off,
+    /// Redisson, with its fenced locks: the counters of fencing tokens have no expiry, as it expects.
+    Redisson,
+}
+
+/// What all guards, locks and waiters of one `Locks` share.
+pub(crate) struct Inner {
+    pub(crate) client: Client,
+    pub(crate) keeper: Keeper,
+    pub(crate) waiters: Table,
+    pub(crate) config: Config,
+    pub(crate) jitter: Jitter,
+    courtesy: StdMutex<Courtesy>,
+    id: ClientId,
+    /// Of holds, and of owners.
+    next: AtomicU64,
+    closed: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) namespace: Option<Arc<str>>,
+    pub(crate) lease: Duration,
+    pub(crate) interop: Interop,
+    /// How long the server may stay silent before waiting for it fails. Of the endpoint, once there is one.
+    pub(crate) command_timeout: Duration,
+}
+
+impl Locks {
+    /// Connects to the server at `url` with default settings.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LocksBuilder::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes the connection.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Settings for the server at `url`: `redis://[user:password@]host[:port][/database]`, `rediss://`, `unix://`.
+    pub fn builder(url: impl Into<String>) -> LocksBuilder {
+        let config =
+            Config { namespace: None, lease: DEFAULT_LEASE, interop: Interop::Off, command_timeout: Duration::ZERO };
+        LocksBuilder { url: url.into(), config, connect_timeout: None, command_timeout: None }
+    }
+
+    /// The lock called `name`. Asks nobody; a name that cannot be used is refused when it is locked.
+    ///
+    /// A name has 1 byte to 4 KiB, namespace included. Braces must make a Redis Cluster hash tag (`{user:1}:cart`).
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex::new(&self.inner, name.as_ref(), None)
+    }
+
+    /// A new owner, whose locks nest.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        Owner::new(&self.inner, self.inner.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The random UUID that the holders of these locks begin with on the server.
+    #[must_use]
+    pub fn client_id(&self) -> &str {
+        self.inner.id.as_str()
+    }
+
+    /// Ends all locking through these locks: waits until what was released is free on the server, then disconnects.
+    ///
+    /// Whoever waits for a lock gets [`ErrorKind::Closed`], and so does every later call. Guards that are still alive are
+    /// lost with [`LostReason::Closed`] and their locks released: end the work under them first.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if not everything was answered within two command timeouts. Those locks end with their
+    /// leases, or when the keeper, which goes on trying, reaches the server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends only the waiting; calling it again goes on with it.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.closed.store(true, Ordering::Release);
+        for hold in inner.waiters.close() {
+            if hold.lose(LostReason::Closed) == LostReason::Closed {
+                hold.release_detached();
+            }
+        }
+        let quiet = tokio::time::timeout(inner.config.command_timeout * 2, inner.keeper.quiet()).await;
+        inner.client.close();
+        inner.keeper.close();
+        quiet.map_err(|_| {
+            Error::new(ErrorKind::Unavailable, "not every release was answered").about("", &inner.client.node())
+        })
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl LocksBuilder {
+    /// A prefix of every name, followed by a colon on the server. It keeps locks apart from other data, and one service's
+    /// from another's. It has no braces.
+    pub fn namespace(mut self, namespace: impl AsRef<str>) -> Self {
+        self.config.namespace = Some(Arc::from(namespace.as_ref()));
+        self
+    }
+
+    /// The lease of locks that ask for none: 30 s by default, 10 ms to 365 days. It is renewed at a third of it, and is the
+    /// time others wait for a lock whose holder died.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = lease;
+        self
+    }
+
+    /// Who else uses the same locks; nobody by default.
+    pub fn interop(mut self, interop: Interop) -> Self {
+        self.config.interop = interop;
+        self
+    }
+
+    /// How long the server may take for one answer.
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.command_timeout = Some(timeout);
+        self
+    }
+
+    /// How long connecting may take, the handshake included.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`], [`ErrorKind::BadName`] or [`ErrorKind::BadLease`] for settings that cannot be used;
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Denied`] or [`ErrorKind::Protocol`] if the server cannot.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes the connection.
+    pub async fn connect(self) -> Result<Locks, Error> {
+        let Self { url, mut config, connect_timeout, command_timeout } = self;
+        if config.namespace.as_deref().is_some_and(|namespace| !is_good_namespace(namespace)) {
+            return Err(Error::new(ErrorKind::BadName, "a namespace is not empty, has no braces and at most 2 KiB"));
+        }
+        if !is_good_lease(config.lease) {
+            return Err(Error::bad_lease("the lease"));
+        }
+        let mut endpoint = Endpoint::parse(&url).map_err(Error::from_client)?;
+        endpoint.connect_timeout = timeout("connect", connect_timeout, endpoint.connect_timeout)?;
+        endpoint.command_timeout = timeout("command", command_timeout, endpoint.command_timeout)?;
+        config.command_timeout = endpoint.command_timeout;
+
+        let client = Client::connect(endpoint.clone()).await.map_err(Error::from_read)?;
+        // Without it (a server that forbids SCRIPT LOAD) the keeper finishes the first release.
+        let _ = load(&client, &RELEASE).await;
+        let id = ClientId::random();
+        let keeper = Keeper::new(endpoint, config.lease, id.seed().rotate_left(32));
+        let inner = Inner {
+            client,
+            keeper,
+            waiters: Table::new(),
+            config,
+            jitter: Jitter::new(id.seed()),
+            courtesy: StdMutex::new(Courtesy::new()),
+            id,
+            next: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+        };
+        Ok(Locks { inner: Arc::new(inner) })
+    }
+}
+
+/// Shows no URL: it may have a password.
+impl fmt::Debug for LocksBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocksBuilder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// An id for one acquisition.
+    pub(crate) fn next_hold(&self) -> HoldId {
+        HoldId::new(&self.id, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn courtesy(&self) -> MutexGuard<'_, Courtesy> {
+        lock(&self.courtesy)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.keeper.close();
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("node", &self.client.node())
+            .field("namespace", &self.config.namespace)
+            .field("client_id", &self.id.as_str())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The timeout that was asked for, if it can be used.
+fn timeout(what: &str, asked: Option<Duration>, default: Duration) -> Result<Duration, Error> {
+    let bounds = Duration::from_millis(1)..=Duration::from_secs(3600);
+    let timeout = asked.unwrap_or(default);
+    if bounds.contains(&timeout) {
+        return Ok(timeout);
+    }
+    Err(Error::new(ErrorKind::Config, format!("the {what} timeout must be 1 ms to 1 hour")))
+}
