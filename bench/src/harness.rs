@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::{Error, Result};
+use std::io::{Error, IsTerminal, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -92,11 +92,11 @@ impl Harness {
         let mut samples = Samples::default();
         for round in 0..rounds {
             for candidate in candidates {
-                eprint!("\r\x1b[K  round {} of {rounds}: {candidate}", round + 1);
+                progress(&format!("  round {} of {rounds}: {candidate}", round + 1));
                 samples.by_candidate.entry(candidate).or_default().push(sample(candidate)?);
             }
         }
-        eprint!("\r\x1b[K");
+        progress("");
         Ok(samples)
     }
 
@@ -190,6 +190,13 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
         0 => None,
         n if n % 2 == 1 => Some(values[n / 2]),
         n => Some((values[n / 2 - 1] + values[n / 2]) / 2.0),
+    }
+}
+
+/// Shows where the run is, to somebody who is watching.
+fn progress(text: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{text}");
     }
 }
 

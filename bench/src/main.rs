@@ -6,6 +6,7 @@ mod cpu;
 mod floor;
 mod harness;
 mod machine;
+mod ours;
 mod peers;
 mod report;
 mod sample;

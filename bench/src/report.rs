@@ -76,8 +76,11 @@ impl Section {
         let rows = self.rows.iter().map(|row| {
             std::iter::once(row.candidate.clone()).chain(row.cells.iter().map(|cell| number(*cell))).collect()
         });
-        let table = table(std::iter::once(header).chain(rows).collect());
-        format!("## {}\n\n{table}\n{}\n", self.title, self.how)
+        let table = match self.rows.len() {
+            0 => String::new(),
+            _ => table(std::iter::once(header).chain(rows).collect()) + "\n",
+        };
+        format!("## {}\n\n{table}{}\n", self.title, self.how)
     }
 }
 

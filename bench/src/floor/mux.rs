@@ -10,11 +10,13 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::ErrorKind;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::client::PairClient;
 use crate::floor::scan::{Scan, element, number};
@@ -33,7 +35,7 @@ pub struct Mux {
 }
 
 struct Shared {
-    stream: TcpStream,
+    writer: OwnedWriteHalf,
     queue: Mutex<Queue>,
 }
 
@@ -95,8 +97,9 @@ impl Mux {
             driver: None,
             pushes: (0..pushes).map(|_| Push::Nobody).collect(),
         };
-        let shared = Arc::new(Shared { stream, queue: Mutex::new(queue) });
-        tokio::spawn(drive(Arc::clone(&shared)));
+        let (reader, writer) = stream.into_split();
+        let shared = Arc::new(Shared { writer, queue: Mutex::new(queue) });
+        tokio::spawn(drive(Arc::clone(&shared), reader));
         Self { shared }
     }
 
@@ -164,7 +167,7 @@ impl Shared {
         queue.writing = true;
         drop(queue);
 
-        let written = match self.stream.try_write(&out) {
+        let written = match self.writer.try_write(&out) {
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
             Err(e) => panic!("write: {e}"),
@@ -259,32 +262,33 @@ impl PairClient for Mux {
 }
 
 /// Reads replies and wakes who waits for them; writes what they queue next.
-async fn drive(shared: Arc<Shared>) {
+async fn drive(shared: Arc<Shared>, mut reader: OwnedReadHalf) {
     let mut input = vec![0; READ_BUFFER];
     let mut filled = 0;
     let mut wake = Vec::with_capacity(64);
     loop {
-        let flush = poll_fn(|cx| {
+        // `None`: somebody wants a flush. `poll_read`, for `try_read` would need a second call to see that there is no more.
+        let read = poll_fn(|cx| {
             let mut queue = shared.lock();
             if std::mem::take(&mut queue.flush) {
-                return Poll::Ready(true);
+                return Poll::Ready(None);
             }
             if !queue.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
                 queue.driver = Some(cx.waker().clone());
             }
             drop(queue);
-            shared.stream.poll_read_ready(cx).map(|_| false)
+            let mut free = ReadBuf::new(&mut input[filled..]);
+            Pin::new(&mut reader).poll_read(cx, &mut free).map(|read| Some(read.map(|()| free.filled().len())))
         })
         .await;
-        if flush {
-            flush_all(&shared).await;
-            continue;
-        }
-        match shared.stream.try_read(&mut input[filled..]) {
-            Ok(0) => return,
-            Ok(n) => filled += n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => continue,
-            Err(e) => panic!("read: {e}"),
+        match read {
+            None => {
+                flush_all(&shared).await;
+                continue;
+            }
+            Some(Ok(0)) => return,
+            Some(Ok(n)) => filled += n,
+            Some(Err(e)) => panic!("read: {e}"),
         }
 
         let done = shared.lock().dispatch_all(&input[..filled], &mut wake);
@@ -309,7 +313,7 @@ async fn flush_all(shared: &Shared) {
         if !std::mem::take(&mut shared.lock().flush) {
             return;
         }
-        shared.stream.writable().await.expect("a server");
+        shared.writer.writable().await.expect("a server");
     }
 }
 

@@ -22,7 +22,14 @@ pub fn client(port: u16) -> Client {
 
 impl Redis {
     async fn evalsha(&mut self, sha: &str, key: &str, args: &[&str]) -> i64 {
-        redis::cmd("EVALSHA").arg(sha).arg(1).arg(key).arg(args).query_async(&mut self.connection).await.expect("a reply")
+        redis::cmd("EVALSHA")
+            .arg(sha)
+            .arg(1)
+            .arg(key)
+            .arg(args)
+            .query_async(&mut self.connection)
+            .await
+            .expect("a reply")
     }
 }
 

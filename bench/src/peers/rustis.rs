@@ -20,8 +20,7 @@ impl PairClient for Rustis {
     }
 
     async fn pair(&mut self, job: &Job) {
-        let taken: i64 =
-            self.client.evalsha(&*ACQUIRE.sha, &*job.key, [&*job.token, LEASE_MS]).await.expect("a reply");
+        let taken: i64 = self.client.evalsha(&*ACQUIRE.sha, &*job.key, [&*job.token, LEASE_MS]).await.expect("a reply");
         assert_eq!(taken, 1);
         let released: i64 = self.client.evalsha(&*RELEASE.sha, &*job.key, &*job.token).await.expect("a reply");
         assert_eq!(released, 1);

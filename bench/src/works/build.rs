@@ -71,11 +71,7 @@ fn build(candidate: &'static str) -> Result<Figures> {
     let tree = cargo(&["tree", "--locked", "-p", &package, "-e", "normal,build", "--prefix", "none", "--no-dedupe"])?;
     let crates: BTreeSet<&str> =
         tree.lines().map(|line| line.trim_end_matches(" (proc-macro)")).filter(|line| !line.is_empty()).collect();
-    Ok(figures([
-        ("crates", crates.len() as f64 - 1.0),
-        ("cpu_s", seconds),
-        ("kib", size?.len() as f64 / 1024.0),
-    ]))
+    Ok(figures([("crates", crates.len() as f64 - 1.0), ("cpu_s", seconds), ("kib", size?.len() as f64 / 1024.0)]))
 }
 
 /// Runs cargo on this workspace; its standard output.

@@ -9,11 +9,12 @@ use crate::alloc;
 use crate::floor::scan::Scan;
 use crate::floor::tape::Tape;
 use crate::harness::{Harness, Placement};
+use crate::ours;
 use crate::peers;
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures, seconds_per_step};
 
-const CANDIDATES: &[&str] = &["floor-scan", "floor-tape", "redis", "redis-protocol", "rustis"];
+const CANDIDATES: &[&str] = &["floor-scan", "floor-tape", "leasehold-resp", "redis", "redis-protocol", "rustis"];
 const PEERS: &[&str] = &["redis", "redis-protocol", "rustis"];
 const FLOOR: &str = "floor-tape";
 
@@ -58,18 +59,19 @@ pub fn run(harness: &Harness) -> Result<Section> {
         what: what.into(),
         floor: by_variant[variant].median(FLOOR, figure),
         peer: bound.best(PEERS.iter().map(|peer| by_variant[variant].median(peer, figure))),
-        ours: by_variant[variant].median("leasehold", figure),
+        ours: by_variant[variant].median("leasehold-resp", figure),
         bound,
     };
     let columns = VARIANTS.iter().map(|(_, column, _)| *column);
     Ok(Section {
         title: "Decode",
-        how: "Replies into values, the values dropped; a copy into the read buffer is included, as a socket would make \
+        how:
+            "Replies into values, the values dropped; a copy into the read buffer is included, as a socket would make \
               it. Small: `:1`, `+OK`, null and a 13-byte bulk in turn. Nested: 32 arrays of an integer and three \
               bulks. Arrays: 10-byte bulks, arriving in 1460-byte segments. Allocations are per reply. The floors make \
               no values; `rustis` is called through its benchmark shim, a reply at a time; `redis-protocol` is \
               quadratic on segments and left out of the large array."
-            .into(),
+                .into(),
         columns: columns.chain(["small allocs", "nested allocs", "scalar allocs"]).map(str::to_owned).collect(),
         rows: CANDIDATES.iter().map(row).collect(),
         aims: vec![
@@ -139,6 +141,10 @@ fn decoder(candidate: &str) -> Box<dyn FnMut(&[u8]) -> usize> {
                 decoded
             })
         }
+        "leasehold-resp" => {
+            let mut decoder = ours::resp::Decoder::default();
+            buffered(move |buf| decoder.next(buf).map(black_box).is_some())
+        }
         "redis" => {
             let mut decoder = peers::redis::Decoder::default();
             buffered(move |buf| decoder.next(buf).map(black_box).is_some())
@@ -192,7 +198,8 @@ fn input(variant: &str) -> Vec<Vec<u8>> {
 }
 
 fn nested() -> Vec<u8> {
-    let row = b"*4\r\n:29987\r\n$12\r\norder:000042\r\n$36\r\n7c9e6679-7425-40de-944b-e07fc1f90ae7\r\n$8\r\nreserved\r\n";
+    let row =
+        b"*4\r\n:29987\r\n$12\r\norder:000042\r\n$36\r\n7c9e6679-7425-40de-944b-e07fc1f90ae7\r\n$8\r\nreserved\r\n";
     [b"*32\r\n".to_vec(), row.repeat(32)].concat()
 }
 

@@ -8,11 +8,12 @@ use bytes::BytesMut;
 use crate::alloc;
 use crate::floor::write;
 use crate::harness::{Harness, Placement};
+use crate::ours;
 use crate::peers;
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures, seconds_per_step};
 
-const CANDIDATES: &[&str] = &["floor-write", "redis", "redis-protocol"];
+const CANDIDATES: &[&str] = &["floor-write", "leasehold-cluster", "redis", "redis-protocol"];
 
 const SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 const KEYS: [&[u8]; 2] = [b"lock:{order:42}", b"lock:{order:42}:token"];
@@ -43,12 +44,12 @@ pub fn run(harness: &Harness) -> Result<Section> {
         what: what.into(),
         floor: samples.median("floor-write", figure),
         peer: bound.best(["redis", "redis-protocol"].map(|peer| samples.median(peer, figure))),
-        ours: samples.median("leasehold", figure),
+        ours: samples.median("leasehold-cluster", figure),
         bound,
     };
     Ok(Section {
         title: "Encode",
-        how: "`EVALSHA` with two keys and three arguments. The floor and `redis-protocol` write into a reused buffer; \
+        how: "`EVALSHA` with two keys and three arguments. The floor, ours and `redis-protocol` write into a reused buffer; \
               `redis` is used as its users do."
             .into(),
         columns: ["ns", "x floor", "allocs"].map(str::to_owned).to_vec(),
@@ -78,6 +79,14 @@ fn encoder(candidate: &str) -> Box<dyn FnMut()> {
             Box::new(move || {
                 out.clear();
                 write::evalsha(&mut out, black_box(SHA).as_bytes(), black_box(&KEYS), black_box(&ARGS));
+                black_box(&out);
+            })
+        }
+        "leasehold-cluster" => {
+            let mut out = Vec::new();
+            Box::new(move || {
+                out.clear();
+                ours::cluster::encode(&mut out, black_box(&KEYS), black_box(&ARGS));
                 black_box(&out);
             })
         }

@@ -10,6 +10,8 @@ use crate::floor::mux::Mux;
 use crate::floor::raw_blocking::RawBlocking;
 use crate::floor::raw_tokio::RawTokio;
 use crate::harness::{Harness, Placement, Samples};
+use crate::ours::cluster::Cluster;
+use crate::ours::resp::Resp;
 use crate::peers::fred::Fred;
 use crate::peers::redis::Redis;
 use crate::peers::rslock::Rslock;
@@ -18,7 +20,17 @@ use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures, percentile};
 use crate::scripts::Job;
 
-const CANDIDATES: &[&str] = &["raw-blocking", "raw-tokio", "floor-mux", "redis", "rustis", "rslock", "fred"];
+const CANDIDATES: &[&str] = &[
+    "raw-blocking",
+    "raw-tokio",
+    "floor-mux",
+    "leasehold-resp",
+    "leasehold-cluster",
+    "redis",
+    "rustis",
+    "rslock",
+    "fred",
+];
 const PEERS: &[&str] = &["redis", "rustis", "fred"];
 const FLOOR: &str = "raw-tokio";
 
@@ -48,14 +60,14 @@ pub fn run(harness: &Harness) -> Result<Section> {
         what: format!("EVALSHA, one task, p50 over raw-tokio, {runtime}"),
         floor: samples.ratio("floor-mux", FLOOR, "p50_us"),
         peer: Bound::AtMost(1.03).best(PEERS.iter().map(|peer| samples.ratio(peer, FLOOR, "p50_us"))),
-        ours: samples.ratio("leasehold", FLOOR, "p50_us"),
+        ours: samples.ratio("leasehold-cluster", FLOOR, "p50_us"),
         bound: Bound::AtMost(1.03),
     };
     let allocs = Aim {
         what: "allocations per EVALSHA pair".into(),
         floor: one.median(FLOOR, "allocs"),
         peer: Bound::AtMost(1.0).best(PEERS.iter().map(|peer| one.median(peer, "allocs"))),
-        ours: one.median("leasehold", "allocs"),
+        ours: one.median("leasehold-cluster", "allocs"),
         bound: Bound::AtMost(1.0),
     };
     let columns = ["p50 us", "x raw-tokio", "p99 us", "CPU us/pair", "allocs/pair", "bytes/pair", "2w p50 us", "2w x"];
@@ -91,6 +103,8 @@ pub fn sample(request: &Request) -> Figures {
         "raw-blocking" => measure::<RawBlocking>(request),
         "raw-tokio" => measure::<RawTokio>(request),
         "floor-mux" => measure::<Mux>(request),
+        "leasehold-resp" => measure::<Resp>(request),
+        "leasehold-cluster" => measure::<Cluster>(request),
         "redis" => measure::<Redis>(request),
         "rustis" => measure::<Rustis>(request),
         "rslock" => measure::<Rslock>(request),

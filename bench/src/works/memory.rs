@@ -6,6 +6,8 @@ use crate::client::PairClient;
 use crate::floor::mux::Mux;
 use crate::floor::raw_tokio::RawTokio;
 use crate::harness::{Harness, Placement};
+use crate::ours::cluster::Cluster;
+use crate::ours::resp::Resp;
 use crate::peers::fred::Fred;
 use crate::peers::redis::Redis;
 use crate::peers::rslock::Rslock;
@@ -14,7 +16,8 @@ use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures};
 use crate::scripts::Job;
 
-const CANDIDATES: &[&str] = &["raw-tokio", "floor-mux", "redis", "rustis", "rslock", "fred"];
+const CANDIDATES: &[&str] =
+    &["raw-tokio", "floor-mux", "leasehold-resp", "leasehold-cluster", "redis", "rustis", "rslock", "fred"];
 const PEERS: &[&str] = &["redis", "rustis", "fred"];
 const CONNECTIONS: u64 = 400;
 /// Opened before the first look, so that what the process needs once is there.
@@ -33,14 +36,13 @@ pub fn run(harness: &Harness) -> Result<Section> {
         };
         harness.sample(Placement::CrossCpu, &request)
     })?;
-    let row =
-        |candidate: &&str| Row { candidate: (*candidate).into(), cells: vec![samples.median(candidate, "kb")] };
+    let row = |candidate: &&str| Row { candidate: (*candidate).into(), cells: vec![samples.median(candidate, "kb")] };
     let bound = Bound::AtMost(10.0);
     let aim = Aim {
         what: "resident memory per idle connection, KB".into(),
         floor: samples.median("raw-tokio", "kb"),
         peer: bound.best(PEERS.iter().map(|peer| samples.median(peer, "kb"))),
-        ours: samples.median("leasehold", "kb"),
+        ours: samples.median("leasehold-resp", "kb"),
         bound,
     };
     Ok(Section {
@@ -60,6 +62,8 @@ pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "raw-tokio" => measure::<RawTokio>(request),
         "floor-mux" => measure::<Mux>(request),
+        "leasehold-resp" => measure::<Resp>(request),
+        "leasehold-cluster" => measure::<Cluster>(request),
         "redis" => measure::<Redis>(request),
         "rustis" => measure::<Rustis>(request),
         "rslock" => measure::<Rslock>(request),

@@ -10,6 +10,8 @@ use crate::client::PairClient;
 use crate::cpu;
 use crate::floor::mux::Mux;
 use crate::harness::{Harness, Placement, Samples};
+use crate::ours::cluster::Cluster;
+use crate::ours::resp::Resp;
 use crate::peers::fred::Fred;
 use crate::peers::redis::Redis;
 use crate::peers::rslock::Rslock;
@@ -21,7 +23,7 @@ use crate::scripts::{Job, LEASE_MS, TOGGLE};
 /// Tasks that share the connection.
 pub const TASKS: usize = 64;
 /// Those that can be asked for any number of pairs.
-pub const CLIENTS: &[&str] = &["floor-mux", "redis", "rustis", "rslock", "fred"];
+pub const CLIENTS: &[&str] = &["floor-mux", "leasehold-resp", "leasehold-cluster", "redis", "rustis", "rslock", "fred"];
 /// Other people's.
 pub const PEERS: &[&str] = &["redis", "rustis", "fred"];
 
@@ -48,7 +50,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
         what: what.into(),
         floor: samples.ratio("floor-mux", to, figure),
         peer: bound.best(PEERS.iter().map(|peer| samples.ratio(peer, to, figure))),
-        ours: samples.ratio("leasehold", to, figure),
+        ours: samples.ratio("leasehold-cluster", to, figure),
         bound,
     };
     let columns = ["pairs/s", "x tool", "CPU us/pair", "x mux CPU"];
@@ -116,6 +118,8 @@ fn benchmark_tool(harness: &Harness, mut tool: Command, millis: u64) -> Result<F
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-mux" => measure::<Mux>(request),
+        "leasehold-resp" => measure::<Resp>(request),
+        "leasehold-cluster" => measure::<Cluster>(request),
         "redis" => measure::<Redis>(request),
         "rustis" => measure::<Rustis>(request),
         "rslock" => measure::<Rslock>(request),

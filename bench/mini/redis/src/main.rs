@@ -10,7 +10,8 @@ fn main() -> RedisResult<()> {
         let client = redis::Client::open("redis://127.0.0.1:6379")?;
         let mut connection = client.get_multiplexed_async_connection().await?;
         let mut set = redis::cmd("SET");
-        let taken: Value = set.arg("lock").arg("me").arg("NX").arg("PX").arg(30_000).query_async(&mut connection).await?;
+        let taken: Value =
+            set.arg("lock").arg("me").arg("NX").arg("PX").arg(30_000).query_async(&mut connection).await?;
         let released: i64 = Script::new(RELEASE).key("lock").arg("me").invoke_async(&mut connection).await?;
         println!("{taken:?} {released}");
         Ok(())

@@ -1,0 +1,4 @@
+//! leasehold, floor by floor.
+
+pub mod cluster;
+pub mod resp;
