@@ -86,7 +86,7 @@ impl Client {
             } else if attempts.repeated {
                 // The first attempt has the whole timeout of the connection; later ones only what is left.
                 let late = tokio::time::timeout_at(deadline.into(), submitted).await;
-                late.unwrap_or_else(|_| Err(Error::unknown(self.node(), "no reply in time to a repeated script")))
+                late.unwrap_or_else(|_| Err(Error::unknown(&self.node(), "no reply in time to a repeated script")))
             } else {
                 submitted.await
             };
@@ -128,8 +128,8 @@ impl Client {
 
     /// The server's name in messages.
     #[must_use]
-    pub fn node(&self) -> &Arc<str> {
-        self.0.pool.first().node()
+    pub fn node(&self) -> Arc<str> {
+        Arc::clone(self.0.pool.first().node())
     }
 
     /// Refuses further commands; connections end when those under way have been answered.
@@ -140,7 +140,7 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("node", self.node()).finish_non_exhaustive()
+        f.debug_struct("Client").field("node", &self.node()).finish_non_exhaustive()
     }
 }
 

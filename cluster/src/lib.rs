@@ -4,6 +4,6 @@ pub mod client;
 pub mod script;
 pub mod subscriptions;
 
-pub use client::{Client, Evaluated};
+pub use client::{Client, Evaluated, Submitted};
 pub use script::{Script, ScriptCall};
 pub use subscriptions::{Event, Subscription};
