@@ -145,7 +145,8 @@ impl Hub {
         let hub = Arc::downgrade(self);
         let subscribe = Subscribe { kind: Confirmation::Subscribe, channels };
         let names = subscribe.channels.clone();
-        connection.subscribe(&subscribe).detach(move |outcome| {
+        // If it is refused, the connection's coming up asks again.
+        let _ = connection.subscribe_then(&subscribe, move |outcome| {
             if let Some(hub) = hub.upgrade() {
                 hub.answered(&names, &outcome);
             }

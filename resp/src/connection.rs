@@ -214,6 +214,15 @@ impl Connection {
         self.reply(self.shared().submit(subscribe, shape, Duration::ZERO))
     }
 
+    /// Submits a (un)subscription whose outcome goes to `done`, on the connection's task and never right here, so that
+    /// the caller may hold a lock that `done` needs. `false` if it was refused; `done` is not called then.
+    pub fn subscribe_then(&self, subscribe: &Subscribe, done: impl FnOnce(Outcome) + Send + 'static) -> bool {
+        let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.channels.clone() };
+        let node = Arc::clone(self.node());
+        let done: Callback = Box::new(move |outcome| done(checked(outcome, &node)));
+        self.shared().submit_with(subscribe, shape, Duration::ZERO, Some(done)).is_ok()
+    }
+
     fn reply(&self, submitted: Result<SlotId, Refused>) -> Reply {
         Reply(match submitted {
             Ok(id) => ReplyState::Queued(Arc::clone(self.shared()), id),
@@ -332,6 +341,16 @@ impl Shared {
     }
 
     fn submit<E: Encode + ?Sized>(&self, command: &E, shape: Shape, timeout: Duration) -> Result<SlotId, Refused> {
+        self.submit_with(command, shape, timeout, None)
+    }
+
+    fn submit_with<E: Encode + ?Sized>(
+        &self,
+        command: &E,
+        shape: Shape,
+        timeout: Duration,
+        done: Option<Callback>,
+    ) -> Result<SlotId, Refused> {
         let now = Instant::now();
         let mut state = self.lock();
         match &state.link {
@@ -340,6 +359,10 @@ impl Shared {
             Link::Closing | Link::Aborted => return Err(Refused::Closed),
         }
         let id = state.pipeline.submit_within(command, shape, now, timeout).map_err(|_| Refused::Full)?;
+        if let Some(done) = done {
+            // Its outcome cannot be known yet, so nothing comes back.
+            let _ = state.pipeline.detach(id, done);
+        }
         self.flush(state);
         Ok(id)
     }
