@@ -5,10 +5,14 @@
 //! | [`server`] | private Redis or Valkey processes: start, freeze, kill, restart |
 //! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
 //! | [`proxy`] | a proxy that delays, trickles, swallows, corrupts and cuts |
+//! | [`history`] | what every process did and saw, on one clock |
+//! | [`checker`] | which invariants a history breaks |
 //! | [`process`] | child processes that cannot outlive the test; signals |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
 
+pub mod checker;
+pub mod history;
 pub mod ports;
 pub mod process;
 pub mod proxy;

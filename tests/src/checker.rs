@@ -1,0 +1,170 @@
+//! Reads a history and says which invariants it breaks.
+//!
+//! Each invariant is a function from the facts of a history to violations; the facts (who claimed what when, which calls
+//! were open, which faults were active) are derived once, in `facts`. Nothing here touches a socket or a clock.
+//!
+//! | | invariant | where |
+//! |---|---|---|
+//! | I1 | claims of different owners do not overlap; what is claimed is held at the server | `exclusion` |
+//! | I2 | tokens increase; the resource takes no older one | `tokens` |
+//! | I3 | a hold ends by its owner, by its expiry or by a fault | `exclusion` |
+//! | I4 | nothing renews or resurrects a hold after its end | `ending` |
+//! | I5 | a holder is told of its loss | `ending` |
+//! | I6 | a free lock with waiters is handed on in time | `waiting` |
+//! | I8 | a bounded wait ends in time | `waiting` |
+//! | I9 | a cancelled or failed acquisition leaves no hold | `waiting` |
+//! | I10 | every key has an expiry, and none is left at the end | `keyspace` |
+//! | I11 | nested holds end with the last release, not before | `ending` |
+//! | I12 | an expiry is no longer than the lease, and renewal does not shorten it | `keyspace` |
+//! | I13 | one grant for a call, one hold for a key | `keyspace` |
+//! | I16 | a release's outcome is true | `ending` |
+
+mod ending;
+mod exclusion;
+mod facts;
+mod keyspace;
+mod tokens;
+mod waiting;
+
+use crate::history::{Event, What};
+use facts::Facts;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// The bounds a history is held to. They are bounds against hangs and forgotten work, not speed limits: on a busy
+/// machine they should be generous.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The longest lease anybody asks for.
+    pub lease: Duration,
+    /// I5: from the end of a hold at the server until its holder knows.
+    pub loss_notice: Duration,
+    /// I6: from a release until the next waiter holds. When a holder died, the lease comes on top.
+    pub handoff: Duration,
+    /// I8: what a bounded wait may take above its bound: the command timeout.
+    pub overrun: Duration,
+    /// I9: from the end of a cancelled or failed acquisition until the server has forgotten it. When its process died,
+    /// the lease comes on top.
+    pub cleanup: Duration,
+}
+
+/// One breach of one invariant.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// `"I1"` to `"I16"`.
+    pub invariant: &'static str,
+    /// Whether a fault was active that takes the promise's ground away. Excused breaches are published, not failed.
+    pub excused: bool,
+    /// What is wrong, in a sentence.
+    pub message: String,
+    /// The events that show it.
+    pub events: Vec<Event>,
+}
+
+/// What a history shows.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// How many events were read.
+    pub events: usize,
+    /// How many acquisitions were asked for.
+    pub calls: usize,
+    /// How many were granted.
+    pub grants: usize,
+    /// How many grants were to another client than the one before, on the same key.
+    pub handoffs: usize,
+    /// How many losses were told.
+    pub losses: usize,
+    /// How many faults were injected.
+    pub faults: usize,
+    /// How many writes the guarded resource took, and how many it refused as stale.
+    pub uses: (usize, usize),
+    /// The breaches, the inexcusable first.
+    pub violations: Vec<Violation>,
+}
+
+/// Checks a merged history against every invariant.
+#[must_use]
+pub fn check(events: &[Event], limits: &Limits) -> Report {
+    let facts = Facts::new(events, *limits);
+    let mut violations = Vec::new();
+    for invariant in [
+        exclusion::claims_do_not_overlap,
+        exclusion::claims_are_true_at_the_server,
+        exclusion::only_the_owner_ends_a_hold,
+        tokens::tokens_increase,
+        tokens::the_resource_takes_no_older_token,
+        ending::nothing_renews_after_the_end,
+        ending::loss_is_told,
+        ending::nesting_is_balanced,
+        ending::release_is_honest,
+        waiting::handoff_is_bounded,
+        waiting::waits_are_bounded,
+        waiting::cancelled_calls_leave_nothing,
+        keyspace::nothing_leaks,
+        keyspace::expiry_is_disciplined,
+        keyspace::requests_are_idempotent,
+    ] {
+        violations.extend(invariant(&facts));
+    }
+    violations.sort_by_key(|v| v.excused);
+    let count = |wanted: fn(&What) -> bool| events.iter().filter(|e| wanted(&e.what)).count();
+    Report {
+        events: events.len(),
+        calls: facts.calls.len(),
+        grants: count(|w| matches!(w, What::Ok { .. })),
+        handoffs: facts.handoffs(),
+        losses: count(|w| matches!(w, What::Lost { .. })),
+        faults: facts.faults.len(),
+        uses: (
+            count(|w| matches!(w, What::Use { accepted: true, .. })),
+            count(|w| matches!(w, What::Use { accepted: false, .. })),
+        ),
+        violations,
+    }
+}
+
+impl Report {
+    /// Whether nothing is wrong, excused breaches aside.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.violations.iter().all(|v| v.excused)
+    }
+
+    /// The invariants that are broken without excuse.
+    #[must_use]
+    pub fn broken(&self) -> BTreeSet<&'static str> {
+        self.violations.iter().filter(|v| !v.excused).map(|v| v.invariant).collect()
+    }
+
+    /// Fails the test unless the history [is clean](Self::is_clean).
+    ///
+    /// # Panics
+    ///
+    /// With the report, then.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert!(self.is_clean(), "{self}");
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let excused = self.violations.iter().filter(|v| v.excused).count();
+        writeln!(
+            f,
+            "{} events: {} calls, {} grants, {} hand-offs, {} losses told, {} faults, {} writes taken and {} refused",
+            self.events, self.calls, self.grants, self.handoffs, self.losses, self.faults, self.uses.0, self.uses.1
+        )?;
+        writeln!(f, "{} violations, {excused} of them excused by a fault", self.violations.len())?;
+        // A broken history breaks thousands of times; the first few say it.
+        for violation in self.violations.iter().take(10) {
+            let excuse = if violation.excused { " (excused)" } else { "" };
+            writeln!(f, "{}{excuse}: {}", violation.invariant, violation.message)?;
+            for event in &violation.events {
+                writeln!(f, "    {} {}/{} {:?}", event.at, event.process, event.client, event.what)?;
+            }
+        }
+        Ok(())
+    }
+}

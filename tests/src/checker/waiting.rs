@@ -1,0 +1,107 @@
+//! I6, I8 and I9: those who wait.
+
+use std::collections::HashMap;
+
+use super::Violation;
+use super::facts::{Call, Claim, Facts, NEVER, violation};
+use crate::history::{Effect, Mode, Outcome, What, micros};
+
+/// I6: when a lock becomes free and somebody waits, somebody holds it soon.
+pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
+    let handoff = micros(facts.limits.handoff);
+    let waiting = facts.calls_by_key();
+    let mut grants: HashMap<&str, Vec<u64>> = HashMap::new();
+    for claim in &facts.claims {
+        grants.entry(claim.key).or_default().push(claim.granted.at);
+    }
+    let mut violations = Vec::new();
+    for claim in facts.claims.iter().filter(|c| c.mode == Mode::Exclusive) {
+        let Some((ended, free)) = free_at(facts, claim) else { continue };
+        let mut due = facts.due(free, handoff, |_| true);
+        if facts.deaths.values().any(|died| ended <= *died && *died <= due) {
+            // The one who died may have been granted it and not have lived to say so.
+            due = due.saturating_add(facts.lease());
+        }
+        let calls = &waiting.get(claim.key).map_or(&[][..], Vec::as_slice);
+        let before = calls.partition_point(|(asked, _)| *asked <= free);
+        let waited = before > 0 && calls[before - 1].1 > due;
+        let granted = &grants[claim.key];
+        let next = granted.get(granted.partition_point(|at| *at <= ended));
+        if waited && due <= facts.end && next.is_none_or(|at| *at > due) {
+            let message = format!("{} was free and had a waiter, and nobody got it for {} µs", claim.key, due - free);
+            let still = |c: &&Call<'_>| c.key == claim.key && c.waits && c.invoke.at <= free && facts.end_of(c) > due;
+            let waiter = facts.calls.iter().find(still).map(|c| c.invoke);
+            let events: Vec<_> = claim.release.or(claim.lost).into_iter().chain(waiter).collect();
+            violations.push(violation("I6", message, &events));
+        }
+    }
+    violations
+}
+
+/// When a claim ended, and from when on its lock was free at the latest.
+fn free_at(facts: &Facts<'_>, claim: &Claim<'_>) -> Option<(u64, u64)> {
+    let died = facts.deaths.get(&claim.granted.process).copied();
+    match (claim.release, claim.outcome) {
+        (Some(release), Some((end, Outcome::Released | Outcome::AlreadyGone))) => Some((release.at, end.at)),
+        (Some(release), None) if died.is_none() => Some((release.at, release.at)),
+        // Whoever was to let go of it may not have reached the server: its lease ends it.
+        (release, _) => {
+            let ended = release.or(claim.lost).map(|e| e.at).or(died)?;
+            Some((ended, ended.saturating_add(facts.lease())))
+        }
+    }
+}
+
+/// I8: a call with a bound ends by then, a command timeout more at most, whatever is wrong with the server.
+pub(super) fn waits_are_bounded(facts: &Facts<'_>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for call in &facts.calls {
+        let Some(bound) = call.bound else { continue };
+        let process = call.invoke.process;
+        let frozen = |effect| effect == Effect::Freezes(process);
+        let allowed = bound.saturating_sub(call.invoke.at) + micros(facts.limits.overrun);
+        let due = facts.due(call.invoke.at, allowed, frozen);
+        let ended = facts.end_of(call).min(facts.end);
+        if ended > due {
+            let message = format!("a bounded wait for {} took {} µs too long", call.key, ended - due);
+            let events: Vec<_> = [Some(call.invoke), call.end].into_iter().flatten().collect();
+            violations.push(violation("I8", message, &events));
+        }
+    }
+    violations
+}
+
+/// I9: the server holds nothing for an acquisition that was never reported as granted, once it is over.
+pub(super) fn cancelled_calls_leave_nothing(facts: &Facts<'_>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for sample in &facts.samples {
+        for holder in sample.holders {
+            if facts.granted.contains(&(sample.key, holder.id.as_str())) {
+                continue;
+            }
+            // Whose it is cannot be told, only whether it may be anybody's: of a call that is open, that may still be
+            // cleaned up, or that will be granted.
+            let may_be_of = |c: &&Call<'_>| {
+                let died = facts.deaths.get(&c.invoke.process).copied();
+                let cleanup = micros(facts.limits.cleanup) + if died.is_some() { facts.lease() } else { 0 };
+                let ungranted = !matches!(c.end, Some(end) if matches!(end.what, What::Ok { .. }));
+                let over = facts.end_of(c);
+                c.key == sample.key
+                    && ungranted
+                    && c.invoke.at <= sample.event.at
+                    && (over == NEVER || facts.due(over, cleanup, |_| true) >= sample.asked)
+            };
+            if facts.calls.iter().any(|c| may_be_of(&c)) {
+                continue;
+            }
+            let message = format!("{} is held by {}, which no acquisition was told of", sample.key, holder.id);
+            let left = facts.calls.iter().rfind(|c| {
+                c.key == sample.key
+                    && matches!(c.end, Some(e) if !matches!(e.what, What::Ok { .. }) && e.at < sample.asked)
+            });
+            let events: Vec<_> = left.and_then(|c| c.end).into_iter().chain([sample.event]).collect();
+            violations.push(violation("I9", message, &events));
+        }
+    }
+    violations
+}

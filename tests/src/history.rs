@@ -1,0 +1,212 @@
+//! What happened, written down by every process as it happens.
+//!
+//! Each process appends lines of JSON to a file of its own, one write a line, so that nothing is lost when it is
+//! killed. [`read`] merges the files of a directory.
+//!
+//! **The clock** is CLOCK_MONOTONIC in microseconds: the one clock that all processes of a host share and that nobody
+//! can set. (`Instant` reads the same clock but does not say what it reads; the wall clock may step.)
+//!
+//! **When to write** decides what a checked history proves. Whoever claims less than is true can only make the checker
+//! miss something; whoever claims more makes it cry wolf. So: `invoke` and `release_invoke` and `drop` *before* the
+//! call, everything else *after* it; and validity from [`valid_until`].
+
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Microseconds on the host's monotonic clock, comparable across processes.
+#[must_use]
+pub fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000
+}
+
+/// The moment until which a guard may be trusted, from what it says about itself. The clock is read first, so the
+/// result is early rather than late.
+#[must_use]
+pub fn valid_until(valid_for: impl FnOnce() -> Duration) -> u64 {
+    let now = now();
+    now + micros(valid_for())
+}
+
+/// A duration in the history's unit.
+#[must_use]
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 2)
+}
+
+/// A line of the history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When it was written, see [`now`].
+    pub at: u64,
+    /// The process that wrote it.
+    pub process: u32,
+    /// Who in the process, a task or thread: one that does one thing after the other.
+    pub client: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened. `hold` is the owner's id as it stands in the lock's key; times are as [`now`] gives them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the fields say what the variants explain")]
+pub enum What {
+    /// An acquisition begins. `call` ties its end to it; `bound` is the latest moment it may end by its own promise
+    /// (`try_lock_for`), without the command timeout. `waits` is false for one that does not queue (`try_lock`).
+    Invoke { call: u64, key: String, mode: Mode, waits: bool, bound: Option<u64> },
+    /// It was granted. `token` is the fencing token.
+    Ok { call: u64, hold: String, token: u64, valid_until: u64 },
+    /// It was not granted, or failed.
+    Fail { call: u64, why: String },
+    /// Its future was dropped.
+    Cancel { call: u64 },
+    /// A renewal succeeded; it was sent at `sent`.
+    RenewOk { hold: String, sent: u64, valid_until: u64 },
+    /// The holder was told that it no longer holds.
+    Lost { hold: String, reason: String },
+    /// The holder used the guarded resource between `since` and now, which took or refused its token.
+    Use { key: String, hold: String, token: u64, since: u64, accepted: bool },
+    /// A release begins.
+    ReleaseInvoke { hold: String },
+    /// A release ended with this outcome.
+    ReleaseOk { hold: String, outcome: Outcome },
+    /// A guard is dropped.
+    Drop { hold: String },
+    /// The server's own state of the key, seen at some moment between `asked` and now. `pttl` in milliseconds, -1
+    /// without expiry, -2 without key.
+    Server { key: String, asked: u64, holders: Vec<Holder>, pttl: i64 },
+    /// Everybody has finished and the longest lease is over: these keys were left. None should be.
+    Quiesced { keys: Vec<String> },
+    /// A fault begins.
+    FaultStart { id: u64, kind: String, effect: Effect },
+    /// It is over.
+    FaultEnd { id: u64 },
+    /// A process was killed; what it held it claims no longer.
+    Died { pid: u32 },
+}
+
+/// How a lock is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Nobody else may hold it.
+    Exclusive,
+    /// Others may share it.
+    Shared,
+    /// So many may hold it at a time.
+    Permit(u32),
+}
+
+/// How a release ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// This call removed the hold.
+    Released,
+    /// It was gone before.
+    AlreadyGone,
+    /// It is not known.
+    Unknown,
+}
+
+/// A holder as the server has it: a field of the lock's hash, and its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The owner's id.
+    pub id: String,
+    /// How many times it holds. The library only ever writes 1.
+    pub count: i64,
+}
+
+/// What a fault may do to the promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Things take longer while it lasts. Nothing else is excused.
+    Delays,
+    /// The server may forget locks (restart without persistence, failover, flush): overlaps are reported, not failed.
+    LosesLocks,
+    /// This process does not run; what it should have noticed meanwhile it notices afterwards.
+    Freezes(u32),
+}
+
+/// Writes this process's part of a history. Clones write to the same file.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    file: Arc<Mutex<File>>,
+    calls: Arc<AtomicU64>,
+    client: String,
+}
+
+impl Recorder {
+    /// Appends to `dir/history-<process id>.jsonl`.
+    ///
+    /// # Panics
+    ///
+    /// When the file cannot be opened.
+    #[must_use]
+    pub fn open(dir: &Path, client: &str) -> Self {
+        let path = dir.join(format!("history-{}.jsonl", std::process::id()));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        let file = file.unwrap_or_else(|e| panic!("cannot open {}: {e}", path.display()));
+        Self { file: Arc::new(Mutex::new(file)), calls: Arc::default(), client: client.into() }
+    }
+
+    /// The same file for another task of this process.
+    #[must_use]
+    pub fn client(&self, name: &str) -> Self {
+        Self { client: name.into(), ..self.clone() }
+    }
+
+    /// Writes an event, stamped now.
+    ///
+    /// # Panics
+    ///
+    /// When the disk is full: a history with holes proves nothing.
+    pub fn record(&self, what: What) {
+        // Stamped under the lock, so that a file's lines stand in the order of their times.
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = Event { at: now(), process: std::process::id(), client: self.client.clone(), what };
+        let mut line = serde_json::to_string(&event).expect("an event is plain data");
+        line.push('\n');
+        file.write_all(line.as_bytes()).expect("the history can be written");
+    }
+
+    /// Writes an [`What::Invoke`] and returns the number of the call.
+    pub fn invoke(&self, key: &str, mode: Mode, waits: bool, bound: Option<Duration>) -> u64 {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let bound = bound.map(|d| now() + micros(d));
+        self.record(What::Invoke { call, key: key.into(), mode, waits, bound });
+        call
+    }
+}
+
+/// Merges the histories of all processes in `dir`, in the order of their times.
+///
+/// # Panics
+///
+/// When a line is not an event. The last line of a process that was killed while writing may be cut; it is left out.
+#[must_use]
+pub fn read(dir: &Path) -> Vec<Event> {
+    let mut events = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("the history's directory is readable").map_while(Result::ok) {
+        if entry.path().extension().is_none_or(|e| e != "jsonl") {
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).expect("the history is readable");
+        for line in text.split_inclusive('\n').filter(|l| l.ends_with('\n')) {
+            events
+                .push(serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e}: {line}", entry.path().display())));
+        }
+    }
+    // Stable: lines of one process with the same microsecond keep their order.
+    events.sort_by_key(|e: &Event| e.at);
+    events
+}
