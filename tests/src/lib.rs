@@ -6,13 +6,19 @@
 //! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
 //! | [`proxy`] | a proxy that delays, trickles, swallows, corrupts and cuts |
 //! | [`history`] | what every process did and saw, on one clock |
+//! | [`observer`] | the server's own state of a lock, written into the history |
 //! | [`checker`] | which invariants a history breaks |
+//! | [`ledger`] | what a lock protects: detects lost updates, refuses stale tokens |
+//! | [`cancel`] | drops a future at every await point |
 //! | [`process`] | child processes that cannot outlive the test; signals |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
 
+pub mod cancel;
 pub mod checker;
 pub mod history;
+pub mod ledger;
+pub mod observer;
 pub mod ports;
 pub mod process;
 pub mod proxy;
@@ -21,6 +27,7 @@ mod raw_value;
 pub mod scratch;
 pub mod server;
 
+pub use ledger::Ledger;
 pub use proxy::{Accept, Cut, Fault, Proxy};
 pub use raw::{Raw, RawValue};
 pub use scratch::Scratch;
