@@ -1,0 +1,302 @@
+//! What happens in the demo, in the order in which it happens.
+
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::Scratch;
+use leasehold_testkit::ledger::Ledger;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::event::{Event, micros};
+use crate::fleet::{Fleet, State};
+use crate::screen::{self, Screen, span};
+use crate::server::Target;
+use crate::stats::Stats;
+use crate::{Failure, LEASE, LOCKS, WORKERS};
+
+/// How long the processes fight before, between and after the two faults.
+const SCENE: Duration = Duration::from_secs(4);
+
+/// How much longer than its lease the frozen process stays frozen.
+const OVERSLEEP: Duration = Duration::from_secs(1);
+
+/// The longest the demo waits for anything in particular. Far above what it takes, so that it says that something is
+/// wrong rather than that the machine is slow.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Who is struck: any would do.
+const KILLED: usize = 1;
+const FROZEN: usize = 2;
+
+/// How it ended.
+pub(crate) enum Ending {
+    /// Every update is there.
+    Whole,
+    /// So many are not.
+    Lost(u64),
+    /// By Ctrl-C or SIGTERM.
+    Interrupted,
+}
+
+/// The run, as far as it has come.
+struct Stage {
+    fleet: Fleet,
+    stats: Stats,
+    screen: Screen,
+    interrupt: Signal,
+    terminate: Signal,
+    /// The first thing that went wrong in a worker, to be told once.
+    trouble: Option<String>,
+}
+
+/// Why the run stops early.
+enum Stop {
+    Interrupted,
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Somebody's hold of a lock.
+#[derive(Clone, Copy)]
+struct Hold {
+    lock: usize,
+    task: usize,
+    token: u64,
+}
+
+/// Runs the demo. Whatever way it ends, processes, server and files are gone when it returns.
+pub(crate) async fn perform(without_locks: bool) -> Result<Ending, Failure> {
+    let target = Target::find().await?;
+    let directory = Scratch::new();
+    // The user's server may have seen earlier runs, whose locks may still be held for a lease.
+    let namespace = format!("leasehold-demo-{}-{}", std::process::id(), micros());
+    let screen = Screen::new(&target.describe().await?);
+    let before = target.commands().await?;
+
+    let mut stage = Stage {
+        fleet: Fleet::start(&target.url, directory.path(), &namespace, without_locks)?,
+        stats: Stats::new(),
+        screen,
+        interrupt: signal(SignalKind::interrupt())?,
+        terminate: signal(SignalKind::terminate())?,
+        trouble: None,
+    };
+    let played = if without_locks { stage.play_without_locks().await } else { stage.play().await };
+    stage.fleet.end().await;
+    match played {
+        Ok(()) => {}
+        Err(Stop::Interrupted) => return Ok(Ending::Interrupted),
+        Err(Stop::Failed(failure)) => return Err(failure),
+    }
+    let commands = target.commands().await? - before;
+
+    let mut ledgers = Vec::new();
+    for name in LOCKS {
+        ledgers.push(Ledger::open(directory.join(name))?.read()?);
+    }
+    let summary = stage.stats.summary(&ledgers);
+    screen::table(&summary, commands);
+    Ok(if summary.lost == 0 { Ending::Whole } else { Ending::Lost(summary.lost) })
+}
+
+impl Stage {
+    /// A fight, a killed holder, a fight, a frozen holder, a fight.
+    async fn play(&mut self) -> Result<(), Stop> {
+        self.fight(SCENE).await?;
+        self.kill_a_holder().await?;
+        self.fight(SCENE).await?;
+        self.freeze_a_holder().await?;
+        self.fight(SCENE).await?;
+        self.finish().await
+    }
+
+    async fn play_without_locks(&mut self) -> Result<(), Stop> {
+        self.screen.note("nobody takes a lock: updates will be lost");
+        self.fight(SCENE).await?;
+        self.finish().await
+    }
+
+    async fn kill_a_holder(&mut self) -> Result<(), Stop> {
+        let hold = self.lingering(KILLED).await?;
+        let killed = micros();
+        self.fleet.kill(KILLED)?;
+        self.screen.note(&format!(
+            "process {} killed (SIGKILL): its task {} holds {:?}, token {}",
+            KILLED + 1,
+            hold.task + 1,
+            LOCKS[hold.lock],
+            hold.token
+        ));
+        self.takeover(hold, killed).await?;
+        Ok(())
+    }
+
+    async fn freeze_a_holder(&mut self) -> Result<(), Stop> {
+        let hold = self.lingering(FROZEN).await?;
+        let frozen = micros();
+        self.fleet.freeze(FROZEN)?;
+        self.screen.note(&format!(
+            "process {} frozen (SIGSTOP): its task {} holds {:?}, token {}",
+            FROZEN + 1,
+            hold.task + 1,
+            LOCKS[hold.lock],
+            hold.token
+        ));
+        let heir = self.takeover(hold, frozen).await?;
+        // The heir has to write before the sleeper wakes, or there would be nothing stale about the sleeper's write.
+        self.until("the heir's update", |_, event| {
+            matches!(event, Event::Releasing { lock, token, .. } if *lock == hold.lock && *token >= heir).then_some(())
+        })
+        .await?;
+        let asleep = Duration::from_micros(micros().saturating_sub(frozen));
+        self.fight((LEASE + OVERSLEEP).saturating_sub(asleep)).await?;
+
+        self.fleet.wake(FROZEN)?;
+        self.screen.note(&format!("process {} woken (SIGCONT): it goes on to write what it had in mind", FROZEN + 1));
+        let (accepted, held) = self
+            .until("the stale write", |worker, event| match *event {
+                _ if worker != FROZEN => None,
+                Event::Refused { lock, token, held, .. } if (lock, token) == (hold.lock, hold.token) => {
+                    Some((false, held))
+                }
+                Event::Releasing { lock, token, .. } if (lock, token) == (hold.lock, hold.token) => Some((true, false)),
+                _ => None,
+            })
+            .await?;
+        if accepted {
+            return Err(Stop::Failed("the ledger took a write with a token older than one it had seen".into()));
+        }
+        self.screen.note(&format!(
+            "the ledger refused it: token {} is old; the guard says {}",
+            hold.token,
+            if held { "HELD, which is wrong" } else { "lost" }
+        ));
+        if held {
+            return Err(Stop::Failed("a guard said that it was held after its lease had run out".into()));
+        }
+        Ok(())
+    }
+
+    /// Has `worker` keep the next lock it gets, and waits until it has one.
+    async fn lingering(&mut self, worker: usize) -> Result<Hold, Stop> {
+        self.fleet.linger(worker).await?;
+        self.until("a holder that lingers", |who, event| match *event {
+            Event::Lingering { lock, task, token } if who == worker => Some(Hold { lock, task, token }),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until somebody else has the lock of `hold`; returns the token that goes with it.
+    async fn takeover(&mut self, hold: Hold, since: u64) -> Result<u64, Stop> {
+        let (heir, token, at) = self
+            .until("the take-over", |worker, event| match *event {
+                Event::Holding { lock, token, at, .. } if lock == hold.lock && token > hold.token => {
+                    Some((worker, token, at))
+                }
+                _ => None,
+            })
+            .await?;
+        self.screen.note(&format!(
+            "process {} took {:?} over after {}, token {token}",
+            heir + 1,
+            LOCKS[hold.lock],
+            span(at.saturating_sub(since))
+        ));
+        Ok(token)
+    }
+
+    /// Lets them fight for `time`.
+    async fn fight(&mut self, time: Duration) -> Result<(), Stop> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.step(end).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets them fight until `wanted` finds in an event what it looks for.
+    async fn until<T>(&mut self, what: &str, wanted: impl Fn(usize, &Event) -> Option<T>) -> Result<T, Stop> {
+        let limit = Instant::now() + LIMIT;
+        while Instant::now() < limit {
+            if let Some((worker, event)) = self.step(limit).await?
+                && let Some(found) = wanted(worker, &event)
+            {
+                return Ok(found);
+            }
+        }
+        let trouble = self.trouble.as_deref().unwrap_or("no worker reported trouble");
+        Err(Stop::Failed(format!("{what} did not come within {} s ({trouble})", LIMIT.as_secs()).into()))
+    }
+
+    /// Takes in one event, if one comes soon, and shows how things are.
+    async fn step(&mut self, end: Instant) -> Result<Option<(usize, Event)>, Stop> {
+        self.screen.show(&mut self.stats, self.fleet.states());
+        let soon = end.min(Instant::now() + Duration::from_millis(50));
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => Err(Stop::Interrupted),
+            _ = self.terminate.recv() => Err(Stop::Interrupted),
+            heard = self.fleet.next() => match heard {
+                None => Err(Stop::Failed("all workers have ended".into())),
+                Some(heard) => match heard.event {
+                    Some(event) => {
+                        self.note(heard.worker, &event);
+                        Ok(Some((heard.worker, event)))
+                    }
+                    None if self.fleet.state(heard.worker) == State::Killed => Ok(None),
+                    None => Err(self.ended_early(heard.worker).await),
+                },
+            },
+            () = tokio::time::sleep_until(soon.into()) => Ok(None),
+        }
+    }
+
+    /// Stops the workers and takes in the last of what they say, up to the end of their outputs.
+    async fn finish(&mut self) -> Result<(), Stop> {
+        self.fleet.stop().await;
+        let last = async {
+            while let Some(heard) = self.fleet.next().await {
+                if let Some(event) = heard.event {
+                    self.stats.note(heard.worker, &event);
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.interrupt.recv() => return Err(Stop::Interrupted),
+            _ = self.terminate.recv() => return Err(Stop::Interrupted),
+            ended = tokio::time::timeout(LIMIT, last) => ended.map_err(|_| "the workers do not stop")?,
+        }
+        for worker in 0..WORKERS {
+            let status = self.fleet.ended(worker).await?;
+            if self.fleet.state(worker) != State::Killed && !status.success() {
+                return Err(Stop::Failed(format!("process {} failed: {status}", worker + 1).into()));
+            }
+        }
+        self.screen.last(&mut self.stats, self.fleet.states());
+        Ok(())
+    }
+
+    fn note(&mut self, worker: usize, event: &Event) {
+        self.stats.note(worker, event);
+        if let Event::Trouble(text) = event {
+            let text = format!("process {}: {text}", worker + 1);
+            // One line for the first; a server that is gone makes hundreds.
+            if self.trouble.is_none() {
+                self.screen.note(&text);
+                self.trouble = Some(text);
+            }
+        }
+    }
+
+    async fn ended_early(&mut self, worker: usize) -> Stop {
+        let status = self.fleet.ended(worker).await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let trouble = self.trouble.as_deref().unwrap_or("it said nothing");
+        Stop::Failed(format!("process {} ended early, {status} ({trouble})", worker + 1).into())
+    }
+}

@@ -1,0 +1,193 @@
+//! What the demo counts: from the events of all workers to the closing table.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use crate::LOCKS;
+use crate::event::Event;
+
+/// Everything heard so far.
+pub(crate) struct Stats {
+    locks: Vec<Lock>,
+    /// Writes that the ledger refused because it had seen a newer token.
+    refused: u64,
+    /// The longest anyone waited for a lock, in microseconds.
+    longest_wait: u64,
+    /// When the last hand-offs took place, for the rate of the moment: the ends of the last few ticks.
+    ticks: Vec<(Instant, u64)>,
+}
+
+/// One lock.
+#[derive(Default)]
+struct Lock {
+    /// Holds that have not ended, by worker and task. More than one when somebody was frozen or killed.
+    open: HashMap<(usize, usize), Hold>,
+    ended: Vec<Hold>,
+    /// The hold with the highest token, and whose it is.
+    newest: Option<Holder>,
+}
+
+/// One acquisition of a lock and what became of it.
+#[derive(Clone, Copy)]
+struct Hold {
+    token: u64,
+    acquired: u64,
+    /// Just before the release; absent if the holder lost the lock instead.
+    releasing: Option<u64>,
+    /// What was written into the ledger.
+    value: Option<u64>,
+}
+
+/// Who holds a lock, or held it last.
+#[derive(Clone, Copy)]
+pub(crate) struct Holder {
+    pub(crate) worker: usize,
+    pub(crate) task: usize,
+    pub(crate) token: u64,
+    pub(crate) holds: bool,
+}
+
+/// What the run comes to. Times are microseconds.
+pub(crate) struct Summary {
+    /// Times a lock went from one that released it to the next.
+    pub(crate) handoffs: u64,
+    /// Times a lock went on because its lease ran out.
+    pub(crate) takeovers: u64,
+    /// Accepted updates that another one overwrote.
+    pub(crate) lost: u64,
+    pub(crate) refused: u64,
+    pub(crate) longest_wait: u64,
+    pub(crate) p50: u64,
+    pub(crate) p99: u64,
+}
+
+impl Stats {
+    pub(crate) fn new() -> Self {
+        Self {
+            locks: LOCKS.iter().map(|_| Lock::default()).collect(),
+            refused: 0,
+            longest_wait: 0,
+            ticks: vec![(Instant::now(), 0)],
+        }
+    }
+
+    /// Takes in what `worker` said.
+    pub(crate) fn note(&mut self, worker: usize, event: &Event) {
+        match *event {
+            Event::Holding { lock, task, token, at, waited } => {
+                self.longest_wait = self.longest_wait.max(waited);
+                self.locks[lock].begin(worker, task, Hold { token, acquired: at, releasing: None, value: None });
+            }
+            Event::Releasing { lock, task, at, value, .. } => self.locks[lock].end(worker, task, Some((at, value))),
+            Event::Refused { lock, task, .. } => {
+                self.refused += 1;
+                self.locks[lock].end(worker, task, None);
+            }
+            Event::Lingering { .. } | Event::Trouble(_) => {}
+        }
+    }
+
+    /// Locks taken so far.
+    pub(crate) fn holds(&self) -> u64 {
+        self.locks.iter().map(Lock::holds).sum()
+    }
+
+    /// Locks taken in the last second, counted over the ticks since the one before that second began.
+    pub(crate) fn rate(&mut self, now: Instant) -> u64 {
+        self.ticks.push((now, self.holds()));
+        let old = self.ticks.iter().rposition(|(at, _)| now.duration_since(*at).as_millis() >= 1000).unwrap_or(0);
+        self.ticks.drain(..old);
+        let ((from, before), (_, after)) = (self.ticks[0], self.ticks[self.ticks.len() - 1]);
+        let seconds = now.duration_since(from).as_secs_f64().max(0.1);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        let rate = ((after - before) as f64 / seconds) as u64;
+        rate
+    }
+
+    pub(crate) fn holder(&self, lock: usize) -> Option<Holder> {
+        self.locks[lock].newest
+    }
+
+    pub(crate) fn holds_of(&self, lock: usize) -> u64 {
+        self.locks[lock].holds()
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    pub(crate) fn longest_wait(&self) -> u64 {
+        self.longest_wait
+    }
+
+    /// The end of it. `ledgers` are what the ledgers say now, a value a lock.
+    pub(crate) fn summary(mut self, ledgers: &[u64]) -> Summary {
+        let mut latencies = Vec::new();
+        let (mut takeovers, mut lost) = (0, 0);
+        for (lock, &ledger) in self.locks.iter_mut().zip(ledgers) {
+            lost += lock.lost(ledger);
+            // By token, which is the order in which the server granted; the pipes of the workers are not in step.
+            for pair in lock.in_order().windows(2) {
+                match pair[0].releasing {
+                    Some(releasing) => latencies.push(pair[1].acquired.saturating_sub(releasing)),
+                    None => takeovers += 1,
+                }
+            }
+        }
+        latencies.sort_unstable();
+        Summary {
+            handoffs: latencies.len() as u64,
+            takeovers,
+            lost,
+            refused: self.refused,
+            longest_wait: self.longest_wait,
+            p50: percentile(&latencies, 50),
+            p99: percentile(&latencies, 99),
+        }
+    }
+}
+
+impl Lock {
+    fn begin(&mut self, worker: usize, task: usize, hold: Hold) {
+        if self.newest.is_none_or(|newest| newest.token <= hold.token) {
+            self.newest = Some(Holder { worker, task, token: hold.token, holds: true });
+        }
+        self.open.insert((worker, task), hold);
+    }
+
+    fn end(&mut self, worker: usize, task: usize, written: Option<(u64, u64)>) {
+        let Some(mut hold) = self.open.remove(&(worker, task)) else { return };
+        if let Some((at, value)) = written {
+            (hold.releasing, hold.value) = (Some(at), Some(value));
+        }
+        if let Some(newest) = self.newest.as_mut().filter(|newest| newest.token == hold.token) {
+            newest.holds = false;
+        }
+        self.ended.push(hold);
+    }
+
+    fn holds(&self) -> u64 {
+        (self.open.len() + self.ended.len()) as u64
+    }
+
+    fn in_order(&mut self) -> &[Hold] {
+        self.ended.extend(self.open.drain().map(|(_, hold)| hold));
+        self.ended.sort_unstable_by_key(|hold| hold.token);
+        &self.ended
+    }
+
+    /// Every update adds one to what it has read: a value that was written twice means that the second writer had not
+    /// seen the first one's update, and a ledger that says less than there were updates has dropped some.
+    fn lost(&self, ledger: u64) -> u64 {
+        let written: Vec<u64> = self.ended.iter().filter_map(|hold| hold.value).collect();
+        let distinct: HashSet<u64> = written.iter().copied().collect();
+        let updates = written.len() as u64;
+        (updates - distinct.len() as u64).max(updates.saturating_sub(ledger))
+    }
+}
+
+/// The nearest rank of a sorted list; 0 of an empty one.
+fn percentile(sorted: &[u64], percent: usize) -> u64 {
+    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(rank).copied().unwrap_or(0)
+}

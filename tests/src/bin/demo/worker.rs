@@ -1,0 +1,157 @@
+//! A worker process: sixteen tasks that fight over the locks until told to stop.
+//!
+//! It obeys two words on its standard input: `linger`, and `stop`. When that pipe closes, the orchestrator is gone and
+//! the worker ends at once; whatever it holds then ends with its lease, as it does for any program that dies.
+
+use std::error::Error;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold::{Guard, Locks};
+use leasehold_testkit::ledger::{Ledger, Refused};
+use tokio::sync::watch;
+
+use crate::event::{Event, micros};
+use crate::{LEASE, LOCKS, TASKS};
+
+/// How long a critical section takes between its read and its write. Without a lock, this is where updates get lost.
+const WORK: Duration = Duration::from_millis(1);
+
+/// How long a task rests after it could not get a lock, so that a dead server is not hammered.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The longest a lingering task stays if nothing is done to it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the tasks of a process share.
+struct Worker {
+    /// Absent when the demo is to show what happens without locks.
+    locks: Option<Locks>,
+    ledgers: Vec<PathBuf>,
+    /// Set by `linger`; the next task that gets a lock takes it.
+    linger: AtomicBool,
+    stop: watch::Receiver<bool>,
+}
+
+/// Runs a worker with the arguments that [`Fleet`](crate::fleet::Fleet) gave it.
+pub(crate) fn main(directory: &str, namespace: &str, without_locks: bool) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return give_up(&error),
+    };
+    match runtime.block_on(run(directory, namespace, without_locks)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => give_up(&*error),
+    }
+}
+
+async fn run(directory: &str, namespace: &str, without_locks: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
+    // Not an argument: a URL may hold a password, and arguments are there for everyone to see.
+    let url = std::env::var(crate::URL_VARIABLE)?;
+    let locks = if without_locks {
+        None
+    } else {
+        Some(Locks::builder(&url).namespace(namespace).lease(LEASE).connect().await?)
+    };
+    let (stopper, stop) = watch::channel(false);
+    let ledgers = LOCKS.iter().map(|name| Path::new(directory).join(name)).collect();
+    let worker = Arc::new(Worker { locks, ledgers, linger: AtomicBool::new(false), stop });
+
+    // A thread of its own, for there is no way to take back a read of standard input.
+    let listener = Arc::clone(&worker);
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            match line.as_deref() {
+                Ok("linger") => listener.linger.store(true, Ordering::Relaxed),
+                Ok("stop") => _ = stopper.send(true),
+                _ => break,
+            }
+        }
+        std::process::exit(0);
+    });
+
+    let tasks: Vec<_> = (0..TASKS).map(|task| tokio::spawn(Arc::clone(&worker).work(task))).collect();
+    for task in tasks {
+        task.await?;
+    }
+    Ok(())
+}
+
+impl Worker {
+    /// One task: lock after lock, in turn, until told to stop.
+    async fn work(self: Arc<Self>, task: usize) {
+        for round in task.. {
+            if *self.stop.borrow() {
+                return;
+            }
+            if let Err(error) = self.turn(task, round % LOCKS.len()).await {
+                say(&Event::Trouble(error.to_string()));
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Takes the lock, adds one to what the ledger says, releases.
+    async fn turn(&self, task: usize, lock: usize) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let asked = micros();
+        let guard = match &self.locks {
+            Some(locks) => tokio::select! {
+                biased;
+                // Dropping the other future takes this task out of the queue; a critical section is seen through.
+                () = self.stopped() => return Ok(()),
+                guard = async { locks.mutex(LOCKS[lock]).lock().await } => Some(guard?),
+            },
+            None => None,
+        };
+        // Without locks all have the same token, and the ledger takes from everyone.
+        let token = guard.as_ref().map_or(1, |guard| guard.token().get());
+        let at = micros();
+        say(&Event::Holding { lock, task, token, at, waited: at.saturating_sub(asked) });
+
+        let ledger = Ledger::open(&self.ledgers[lock])?;
+        let value = ledger.read()? + 1;
+        match &guard {
+            Some(guard) if self.linger.swap(false, Ordering::Relaxed) => {
+                say(&Event::Lingering { lock, task, token });
+                linger(guard).await;
+            }
+            _ => tokio::time::sleep(WORK).await,
+        }
+        match ledger.write(token, value) {
+            Ok(()) => say(&Event::Releasing { lock, task, token, at: micros(), value }),
+            Err(Refused) => {
+                say(&Event::Refused { lock, task, token, held: guard.as_ref().is_some_and(Guard::is_held) });
+            }
+        }
+        if let Some(guard) = guard {
+            guard.release().await?;
+        }
+        Ok(())
+    }
+
+    async fn stopped(&self) {
+        // An error says that the sender is gone, which ends the process anyway.
+        _ = self.stop.clone().wait_for(|stopped| *stopped).await;
+    }
+}
+
+/// Holds on, for the orchestrator to strike. A process that is frozen here past its lease and then woken goes on to
+/// write, as a program does that never asks its guard: the ledger is what must stop it.
+async fn linger(guard: &Guard) {
+    _ = tokio::time::timeout(PATIENCE, guard.lost()).await;
+}
+
+/// One line, one write: the lines of sixteen tasks do not mix.
+fn say(event: &Event) {
+    // A closed pipe means that the orchestrator is gone; the listener ends the process.
+    _ = writeln!(io::stdout().lock(), "{event}");
+}
+
+fn give_up(error: &dyn Error) -> ExitCode {
+    say(&Event::Trouble(error.to_string()));
+    ExitCode::FAILURE
+}
