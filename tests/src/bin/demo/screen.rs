@@ -35,8 +35,9 @@ impl Screen {
         if !in_place {
             print(&format!("{title}\n"));
         }
-        let now = Instant::now();
-        Self { started: now, in_place, title, notes: Vec::new(), drawn: 0, next: now }
+        let started = Instant::now();
+        let next = if in_place { started } else { started + LINE };
+        Self { started, in_place, title, notes: Vec::new(), drawn: 0, next }
     }
 
     /// Something that the reader should see happen.
@@ -46,8 +47,10 @@ impl Screen {
             print(&format!("{note}\n"));
         }
         self.notes.push(note);
-        // On the next occasion, rather than with the next frame.
-        self.next = Instant::now();
+        if self.in_place {
+            // On the next occasion, rather than with the next frame.
+            self.next = Instant::now();
+        }
     }
 
     /// Shows how things are, if it is time to.
@@ -63,7 +66,8 @@ impl Screen {
             self.draw(&picture);
         } else {
             self.next = now + LINE;
-            let holders: Vec<String> = (0..LOCKS.len()).map(|lock| format!("{} {}", LOCKS[lock], who(stats, lock))).collect();
+            let holders: Vec<String> =
+                (0..LOCKS.len()).map(|lock| format!("{} {}", LOCKS[lock], who(stats, lock))).collect();
             print(&format!(
                 "{:5.1} s  {rate} hand-offs a second  ({})\n",
                 self.started.elapsed().as_secs_f64(),
@@ -130,30 +134,25 @@ impl Screen {
     }
 }
 
-/// The closing table.
+/// The closing table. `commands` are those that the server got during the run.
 pub(crate) fn table(summary: &Summary, commands: u64) {
-    let each = if summary.handoffs == 0 {
-        "-".to_owned()
-    } else {
+    let mut rows = vec![("updates in the ledgers", grouped(summary.updates)), ("lost updates", grouped(summary.lost))];
+    // Without locks there is nothing to hand over.
+    if commands > 0 && summary.handoffs > 0 {
         // In hundredths, to stay with whole numbers.
-        let hundredths = commands * 100 / summary.handoffs;
-        format!("{}.{:02}", hundredths / 100, hundredths % 100)
-    };
-    let rows = [
-        ("hand-offs", grouped(summary.handoffs)),
-        ("take-overs after a lease ran out", grouped(summary.takeovers)),
-        ("lost updates", grouped(summary.lost)),
-        ("stale writes refused by the ledger", grouped(summary.refused)),
-        ("longest wait", span(summary.longest_wait)),
-        ("hand-off, p50", span(summary.p50)),
-        ("hand-off, p99", span(summary.p99)),
-        ("server commands per hand-off", each),
-    ];
-    let mut text = String::from("\n");
-    for (name, value) in rows {
-        text.push_str(&format!("{name:<36} {value:>12}\n"));
+        let each = commands * 100 / summary.handoffs;
+        rows.extend([
+            ("stale writes refused by the ledger", grouped(summary.refused)),
+            ("take-overs after a lease ran out", grouped(summary.takeovers)),
+            ("longest wait for a lock", span(summary.longest_wait)),
+            ("hand-offs", grouped(summary.handoffs)),
+            ("hand-off, p50", span(summary.p50)),
+            ("hand-off, p99", span(summary.p99)),
+            ("server commands per hand-off", format!("{}.{:02}", each / 100, each % 100)),
+        ]);
     }
-    print(&text);
+    let table: String = rows.iter().map(|(name, value)| format!("{name:<36} {value:>12}\n")).collect();
+    print(&format!("\n{table}"));
 }
 
 fn who(stats: &Stats, lock: usize) -> String {

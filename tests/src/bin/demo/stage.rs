@@ -14,7 +14,7 @@ use crate::stats::Stats;
 use crate::{Failure, LEASE, LOCKS, WORKERS};
 
 /// How long the processes fight before, between and after the two faults.
-const SCENE: Duration = Duration::from_secs(4);
+const SCENE: Duration = Duration::from_secs(5);
 
 /// How much longer than its lease the frozen process stays frozen.
 const OVERSLEEP: Duration = Duration::from_secs(1);

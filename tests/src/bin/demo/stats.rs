@@ -49,6 +49,8 @@ pub(crate) struct Holder {
 
 /// What the run comes to. Times are microseconds.
 pub(crate) struct Summary {
+    /// Updates that the ledgers took.
+    pub(crate) updates: u64,
     /// Times a lock went from one that released it to the next.
     pub(crate) handoffs: u64,
     /// Times a lock went on because its lease ran out.
@@ -123,9 +125,11 @@ impl Stats {
     /// The end of it. `ledgers` are what the ledgers say now, a value a lock.
     pub(crate) fn summary(mut self, ledgers: &[u64]) -> Summary {
         let mut latencies = Vec::new();
-        let (mut takeovers, mut lost) = (0, 0);
+        let (mut updates, mut takeovers, mut lost) = (0, 0, 0);
         for (lock, &ledger) in self.locks.iter_mut().zip(ledgers) {
-            lost += lock.lost(ledger);
+            let values = lock.values();
+            updates += values.len() as u64;
+            lost += missing(&values, ledger);
             // By token, which is the order in which the server granted; the pipes of the workers are not in step.
             for pair in lock.in_order().windows(2) {
                 match pair[0].releasing {
@@ -136,6 +140,7 @@ impl Stats {
         }
         latencies.sort_unstable();
         Summary {
+            updates,
             handoffs: latencies.len() as u64,
             takeovers,
             lost,
@@ -176,14 +181,20 @@ impl Lock {
         &self.ended
     }
 
-    /// Every update adds one to what it has read: a value that was written twice means that the second writer had not
-    /// seen the first one's update, and a ledger that says less than there were updates has dropped some.
-    fn lost(&self, ledger: u64) -> u64 {
-        let written: Vec<u64> = self.ended.iter().filter_map(|hold| hold.value).collect();
-        let distinct: HashSet<u64> = written.iter().copied().collect();
-        let updates = written.len() as u64;
-        (updates - distinct.len() as u64).max(updates.saturating_sub(ledger))
+    /// What was written into the ledger of this lock.
+    fn values(&self) -> Vec<u64> {
+        self.ended.iter().filter_map(|hold| hold.value).collect()
     }
+}
+
+/// How many updates are not in the ledger that says `ledger` now.
+///
+/// Every update adds one to what it has read: a value that was written twice means that the second writer had not seen
+/// the first one's update, and a ledger that says less than there were updates has dropped some.
+fn missing(values: &[u64], ledger: u64) -> u64 {
+    let updates = values.len() as u64;
+    let distinct = values.iter().collect::<HashSet<_>>().len() as u64;
+    (updates - distinct).max(updates.saturating_sub(ledger))
 }
 
 /// The nearest rank of a sorted list; 0 of an empty one.
