@@ -14,7 +14,12 @@ use std::time::{Duration, Instant};
 ///
 /// The reader stops the child before it removes the directory, so that nothing is written there in between. The
 /// child is reaped only by the outer shell, which ends the reader at once: its id cannot belong to anyone else.
+///
+/// SIGHUP is ignored: when the test process is killed, its end leaves this group orphaned, and a group that is orphaned
+/// with a stopped member gets SIGHUP from the kernel. The reader has just stopped the child and would die before
+/// it could kill it.
 const WATCH: &str = r#"
+trap '' HUP
 dir=$1; log=$2; shift 2
 exec 3<&0
 "$@" >>"$log" 2>&1 3<&- &
