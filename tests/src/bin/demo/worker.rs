@@ -62,7 +62,7 @@ async fn run(directory: &str, namespace: &str, without_locks: bool) -> Result<()
     let worker = Arc::new(Worker { locks, ledgers, linger: AtomicBool::new(false), stop });
 
     // A thread of its own, for there is no way to take back a read of standard input.
-    let listener = Arc::clone(&worker);
+    let (listener, files) = (Arc::clone(&worker), PathBuf::from(directory));
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {
             match line.as_deref() {
@@ -71,6 +71,8 @@ async fn run(directory: &str, namespace: &str, without_locks: bool) -> Result<()
                 _ => break,
             }
         }
+        // The orchestrator has no chance to do this when it is killed.
+        _ = std::fs::remove_dir_all(files);
         std::process::exit(0);
     });
 
