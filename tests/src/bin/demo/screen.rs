@@ -148,6 +148,8 @@ pub(crate) fn table(summary: &Summary, commands: u64) {
             ("hand-offs", grouped(summary.handoffs)),
             ("hand-off, p50", span(summary.p50)),
             ("hand-off, p99", span(summary.p99)),
+            ("hand-offs to another process", grouped(summary.crossings)),
+            ("hand-off to another process, p50", span(summary.crossing_p50)),
             ("server commands per hand-off", format!("{}.{:02}", each / 100, each % 100)),
         ]);
     }

@@ -30,6 +30,7 @@ struct Lock {
 /// One acquisition of a lock and what became of it.
 #[derive(Clone, Copy)]
 struct Hold {
+    worker: usize,
     token: u64,
     acquired: u64,
     /// Just before the release; absent if the holder lost the lock instead.
@@ -61,6 +62,9 @@ pub(crate) struct Summary {
     pub(crate) longest_wait: u64,
     pub(crate) p50: u64,
     pub(crate) p99: u64,
+    /// How many of the hand-offs went to another process, and how long half of these took at most.
+    pub(crate) crossings: u64,
+    pub(crate) crossing_p50: u64,
 }
 
 impl Stats {
@@ -78,7 +82,11 @@ impl Stats {
         match *event {
             Event::Holding { lock, task, token, at, waited } => {
                 self.longest_wait = self.longest_wait.max(waited);
-                self.locks[lock].begin(worker, task, Hold { token, acquired: at, releasing: None, value: None });
+                self.locks[lock].begin(
+                    worker,
+                    task,
+                    Hold { worker, token, acquired: at, releasing: None, value: None },
+                );
             }
             Event::Releasing { lock, task, at, value, .. } => self.locks[lock].end(worker, task, Some((at, value))),
             Event::Refused { lock, task, .. } => {
@@ -124,7 +132,7 @@ impl Stats {
 
     /// The end of it. `ledgers` are what the ledgers say now, a value a lock.
     pub(crate) fn summary(mut self, ledgers: &[u64]) -> Summary {
-        let mut latencies = Vec::new();
+        let (mut latencies, mut crossings) = (Vec::new(), Vec::new());
         let (mut updates, mut takeovers, mut lost) = (0, 0, 0);
         for (lock, &ledger) in self.locks.iter_mut().zip(ledgers) {
             let values = lock.values();
@@ -132,13 +140,19 @@ impl Stats {
             lost += missing(&values, ledger);
             // By token, which is the order in which the server granted; the pipes of the workers are not in step.
             for pair in lock.in_order().windows(2) {
-                match pair[0].releasing {
-                    Some(releasing) => latencies.push(pair[1].acquired.saturating_sub(releasing)),
-                    None => takeovers += 1,
+                let Some(releasing) = pair[0].releasing else {
+                    takeovers += 1;
+                    continue;
+                };
+                let latency = pair[1].acquired.saturating_sub(releasing);
+                latencies.push(latency);
+                if pair[0].worker != pair[1].worker {
+                    crossings.push(latency);
                 }
             }
         }
         latencies.sort_unstable();
+        crossings.sort_unstable();
         Summary {
             updates,
             handoffs: latencies.len() as u64,
@@ -148,6 +162,8 @@ impl Stats {
             longest_wait: self.longest_wait,
             p50: percentile(&latencies, 50),
             p99: percentile(&latencies, 99),
+            crossings: crossings.len() as u64,
+            crossing_p50: percentile(&crossings, 50),
         }
     }
 }

@@ -110,7 +110,7 @@ impl Worker {
             None => None,
         };
         // Without locks all have the same token, and the ledger takes from everyone.
-        let token = guard.as_ref().map_or(1, |guard| guard.token().get());
+        let token = guard.as_ref().map_or(1, |guard| guard.token().as_u64());
         let at = micros();
         say(&Event::Holding { lock, task, token, at, waited: at.saturating_sub(asked) });
 
