@@ -12,8 +12,8 @@ pub(crate) enum Event {
     Holding { lock: usize, task: usize, token: u64, at: u64, waited: u64 },
     /// The holder was asked to stay, has read the ledger, not written it, and waits for what will happen to it.
     Lingering { lock: usize, task: usize, token: u64 },
-    /// The ledger took `value`; the lock is released right after `at`.
-    Releasing { lock: usize, task: usize, token: u64, at: u64, value: u64 },
+    /// The ledger took the update; the lock is released right after `at`.
+    Releasing { lock: usize, task: usize, token: u64, at: u64 },
     /// The ledger refused the write: it has seen a newer token. `held` is what the guard said of itself.
     Refused { lock: usize, task: usize, token: u64, held: bool },
     /// A lock could not be taken, or the ledger not be used.
@@ -31,9 +31,7 @@ impl fmt::Display for Event {
         match self {
             Self::Holding { lock, task, token, at, waited } => write!(f, "holding {lock} {task} {token} {at} {waited}"),
             Self::Lingering { lock, task, token } => write!(f, "lingering {lock} {task} {token}"),
-            Self::Releasing { lock, task, token, at, value } => {
-                write!(f, "releasing {lock} {task} {token} {at} {value}")
-            }
+            Self::Releasing { lock, task, token, at } => write!(f, "releasing {lock} {task} {token} {at}"),
             Self::Refused { lock, task, token, held } => write!(f, "refused {lock} {task} {token} {}", u8::from(*held)),
             Self::Trouble(text) => write!(f, "trouble {}", text.replace('\n', " ")),
         }
@@ -58,8 +56,8 @@ impl FromStr for Event {
             ("lingering", &[lock, task, token]) => {
                 Ok(Self::Lingering { lock: small(lock)?, task: small(task)?, token })
             }
-            ("releasing", &[lock, task, token, at, value]) => {
-                Ok(Self::Releasing { lock: small(lock)?, task: small(task)?, token, at, value })
+            ("releasing", &[lock, task, token, at]) => {
+                Ok(Self::Releasing { lock: small(lock)?, task: small(task)?, token, at })
             }
             ("refused", &[lock, task, token, held]) => {
                 Ok(Self::Refused { lock: small(lock)?, task: small(task)?, token, held: held != 0 })

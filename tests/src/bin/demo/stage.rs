@@ -94,10 +94,7 @@ pub(crate) async fn perform(without_locks: bool) -> Result<Ending, Failure> {
     }
     let commands = target.commands().await? - before;
 
-    let mut ledgers = Vec::new();
-    for name in LOCKS {
-        ledgers.push(Ledger::open(directory.join(name))?.read()?);
-    }
+    let ledgers = LOCKS.map(|name| Ledger::open(directory.join(name)));
     let summary = stage.stats.summary(&ledgers);
     screen::table(&summary, commands);
     Ok(if summary.lost == 0 { Ending::Whole } else { Ending::Lost(summary.lost) })

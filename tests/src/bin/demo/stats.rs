@@ -1,7 +1,9 @@
 //! What the demo counts: from the events of all workers to the closing table.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Instant;
+
+use leasehold_testkit::ledger::Ledger;
 
 use crate::LOCKS;
 use crate::event::Event;
@@ -35,8 +37,6 @@ struct Hold {
     acquired: u64,
     /// Just before the release; absent if the holder lost the lock instead.
     releasing: Option<u64>,
-    /// What was written into the ledger.
-    value: Option<u64>,
 }
 
 /// Who holds a lock, or held it last.
@@ -82,13 +82,9 @@ impl Stats {
         match *event {
             Event::Holding { lock, task, token, at, waited } => {
                 self.longest_wait = self.longest_wait.max(waited);
-                self.locks[lock].begin(
-                    worker,
-                    task,
-                    Hold { worker, token, acquired: at, releasing: None, value: None },
-                );
+                self.locks[lock].begin(worker, task, Hold { worker, token, acquired: at, releasing: None });
             }
-            Event::Releasing { lock, task, at, value, .. } => self.locks[lock].end(worker, task, Some((at, value))),
+            Event::Releasing { lock, task, at, .. } => self.locks[lock].end(worker, task, Some(at)),
             Event::Refused { lock, task, .. } => {
                 self.refused += 1;
                 self.locks[lock].end(worker, task, None);
@@ -130,14 +126,11 @@ impl Stats {
         self.longest_wait
     }
 
-    /// The end of it. `ledgers` are what the ledgers say now, a value a lock.
-    pub(crate) fn summary(mut self, ledgers: &[u64]) -> Summary {
+    /// The end of it. What became of the updates, the ledgers know: also of those of the process that was killed.
+    pub(crate) fn summary(mut self, ledgers: &[Ledger]) -> Summary {
         let (mut latencies, mut crossings) = (Vec::new(), Vec::new());
-        let (mut updates, mut takeovers, mut lost) = (0, 0, 0);
-        for (lock, &ledger) in self.locks.iter_mut().zip(ledgers) {
-            let values = lock.values();
-            updates += values.len() as u64;
-            lost += missing(&values, ledger);
+        let mut takeovers = 0;
+        for lock in &mut self.locks {
             // By token, which is the order in which the server granted; the pipes of the workers are not in step.
             for pair in lock.in_order().windows(2) {
                 let Some(releasing) = pair[0].releasing else {
@@ -154,11 +147,11 @@ impl Stats {
         latencies.sort_unstable();
         crossings.sort_unstable();
         Summary {
-            updates,
+            updates: ledgers.iter().map(Ledger::writes).sum(),
+            lost: ledgers.iter().map(Ledger::lost_updates).sum(),
+            refused: ledgers.iter().map(Ledger::refused).sum(),
             handoffs: latencies.len() as u64,
             takeovers,
-            lost,
-            refused: self.refused,
             longest_wait: self.longest_wait,
             p50: percentile(&latencies, 50),
             p99: percentile(&latencies, 99),
@@ -176,11 +169,8 @@ impl Lock {
         self.open.insert((worker, task), hold);
     }
 
-    fn end(&mut self, worker: usize, task: usize, written: Option<(u64, u64)>) {
-        let Some(mut hold) = self.open.remove(&(worker, task)) else { return };
-        if let Some((at, value)) = written {
-            (hold.releasing, hold.value) = (Some(at), Some(value));
-        }
+    fn end(&mut self, worker: usize, task: usize, releasing: Option<u64>) {
+        let Some(hold) = self.open.remove(&(worker, task)).map(|hold| Hold { releasing, ..hold }) else { return };
         if let Some(newest) = self.newest.as_mut().filter(|newest| newest.token == hold.token) {
             newest.holds = false;
         }
@@ -196,21 +186,6 @@ impl Lock {
         self.ended.sort_unstable_by_key(|hold| hold.token);
         &self.ended
     }
-
-    /// What was written into the ledger of this lock.
-    fn values(&self) -> Vec<u64> {
-        self.ended.iter().filter_map(|hold| hold.value).collect()
-    }
-}
-
-/// How many updates are not in the ledger that says `ledger` now.
-///
-/// Every update adds one to what it has read: a value that was written twice means that the second writer had not seen
-/// the first one's update, and a ledger that says less than there were updates has dropped some.
-fn missing(values: &[u64], ledger: u64) -> u64 {
-    let updates = values.len() as u64;
-    let distinct = values.iter().collect::<HashSet<_>>().len() as u64;
-    (updates - distinct).max(updates.saturating_sub(ledger))
 }
 
 /// The nearest rank of a sorted list; 0 of an empty one.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::{Guard, Locks};
-use leasehold_testkit::ledger::{Ledger, Refused};
+use leasehold_testkit::ledger::Ledger;
 use tokio::sync::watch;
 
 use crate::event::{Event, micros};
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Worker {
     /// Absent when the demo is to show what happens without locks.
     locks: Option<Locks>,
-    ledgers: Vec<PathBuf>,
+    ledgers: Vec<Ledger>,
     /// Set by `linger`; the next task that gets a lock takes it.
     linger: AtomicBool,
     stop: watch::Receiver<bool>,
@@ -58,7 +58,7 @@ async fn run(directory: &str, namespace: &str, without_locks: bool) -> Result<()
         Some(Locks::builder(&url).namespace(namespace).lease(LEASE).connect().await?)
     };
     let (stopper, stop) = watch::channel(false);
-    let ledgers = LOCKS.iter().map(|name| Path::new(directory).join(name)).collect();
+    let ledgers = LOCKS.iter().map(|name| Ledger::open(Path::new(directory).join(name))).collect();
     let worker = Arc::new(Worker { locks, ledgers, linger: AtomicBool::new(false), stop });
 
     // A thread of its own, for there is no way to take back a read of standard input.
@@ -114,8 +114,8 @@ impl Worker {
         let at = micros();
         say(&Event::Holding { lock, task, token, at, waited: at.saturating_sub(asked) });
 
-        let ledger = Ledger::open(&self.ledgers[lock])?;
-        let value = ledger.read()? + 1;
+        let ledger = &self.ledgers[lock];
+        let value = ledger.read();
         match &guard {
             Some(guard) if self.linger.swap(false, Ordering::Relaxed) => {
                 say(&Event::Lingering { lock, task, token });
@@ -123,12 +123,10 @@ impl Worker {
             }
             _ => tokio::time::sleep(WORK).await,
         }
-        match ledger.write(token, value) {
-            Ok(()) => say(&Event::Releasing { lock, task, token, at: micros(), value }),
-            Err(Refused) => {
-                say(&Event::Refused { lock, task, token, held: guard.as_ref().is_some_and(Guard::is_held) });
-            }
-        }
+        say(&match ledger.write(token, value + 1) {
+            Ok(()) => Event::Releasing { lock, task, token, at: micros() },
+            Err(_) => Event::Refused { lock, task, token, held: guard.as_ref().is_some_and(Guard::is_held) },
+        });
         if let Some(guard) = guard {
             guard.release().await?;
         }
