@@ -15,12 +15,13 @@
 mod build;
 mod element;
 mod limits;
+mod quick;
 mod scan;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use build::{Builder, leaf_value};
-use element::{Aggregate, Leaf, Span, Text};
+use build::{Builder, aggregate_value, joined, leaf_value};
+use element::{Aggregate, Leaf, Span};
 pub use limits::{Limits, ProtocolError, ProtocolErrorKind};
 use scan::{Node, Scanned, Scanner};
 
@@ -50,13 +51,17 @@ pub enum Frame {
 /// the one around it, and counts as no element. Redis 7.0 and older send them so inside the reply of `EXEC`. (The
 /// confirmation of a `SUBSCRIBE` in a transaction looks the same and *is* an element there. No decoder can tell the two
 /// apart, so do not subscribe in a transaction.)
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
     scanner: Scanner,
     builder: Builder,
-    /// How many bytes the frame needs at least, as of the last call.
+    /// How long the buffer must be at least for the string that the last call found cut off; otherwise zero.
+    awaited: usize,
+    /// What the last call that returned nothing would like to read.
     wanted: usize,
+    /// Whether the buffer begins with a frame of which nothing was looked at yet.
+    is_between: bool,
     /// Why the stream cannot be read any further.
     failed: Option<ProtocolError>,
 }
@@ -65,7 +70,15 @@ impl Decoder {
     /// A decoder at the start of a stream.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+        Self {
+            limits,
+            scanner: Scanner::default(),
+            builder: Builder::default(),
+            awaited: 0,
+            wanted: 0,
+            is_between: true,
+            failed: None,
+        }
     }
 
     /// The next frame of `buf`, taken out of it; `None` until more bytes come.
@@ -77,23 +90,66 @@ impl Decoder {
     /// Bytes that are not the protocol, or exceed a limit. The stream cannot be read any further: every later call
     /// returns the same error.
     pub fn decode(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
+        // In the middle of a large string. One byte less than it takes, for a wrong line end is an error at once.
+        if buf.len().saturating_add(1) < self.awaited {
+            return Ok(self.wait(buf.len()));
+        }
+        if self.is_between {
+            // Each arm makes its frame where the caller wants it. A value that is handed around is copied each time,
+            // which costs more than everything else here.
+            match buf.first() {
+                Some(b':') => {
+                    if let Some((n, end)) = quick::integer(buf, 0) {
+                        buf.advance(end);
+                        return Ok(Some(Frame::Reply(Value::Integer(n))));
+                    }
+                }
+                Some(b'$') => {
+                    if let Some((span, end)) = quick::bulk(buf, 0, &self.limits) {
+                        let bytes = Bytes::copy_from_slice(buf.get(span.start..span.end).unwrap_or_default());
+                        buf.advance(end);
+                        return Ok(Some(Frame::Reply(Value::Bulk(bytes))));
+                    }
+                }
+                Some(b'+') if buf.starts_with(b"+OK\r\n") => {
+                    buf.advance(5);
+                    return Ok(Some(Frame::Reply(Value::Simple(Bytes::from_static(b"OK")))));
+                }
+                Some(b'_') if buf.starts_with(b"_\r\n") => {
+                    buf.advance(3);
+                    return Ok(Some(Frame::Reply(Value::Null)));
+                }
+                _ => {}
+            }
+        }
+        self.decode_any(buf)
+    }
+
+    fn decode_any(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
+        self.is_between = false;
+        self.awaited = 0;
         loop {
             match self.scanner.scan(buf, &self.limits) {
-                Ok(Scanned::Leaf(leaf)) => return Ok(Some(Frame::Reply(self.take_leaf(leaf, buf)))),
-                Ok(Scanned::Frame) => return Ok(Some(self.take_frame(buf))),
+                Ok(Scanned::Leaf(leaf)) => {
+                    self.is_between = true;
+                    return Ok(Some(Frame::Reply(self.take_leaf(leaf, buf))));
+                }
+                Ok(Scanned::Frame) => {
+                    self.is_between = true;
+                    return Ok(Some(self.take_frame(buf)));
+                }
                 Ok(Scanned::Inserted { node, start }) => return Ok(Some(self.take_inserted(node, start, buf))),
                 Ok(Scanned::Skipped) => {
                     buf.advance(self.scanner.at);
                     self.scanner.reset();
                 }
                 Ok(Scanned::Partial) => {
-                    let is_idle = buf.is_empty() && self.scanner.is_idle();
-                    let missing = self.scanner.missing(buf.len());
-                    self.wanted = if is_idle { 0 } else { missing.min(buf.len().max(WANTED)) };
-                    return Ok(None);
+                    self.is_between = self.scanner.is_idle();
+                    self.awaited = self.scanner.awaited();
+                    return Ok(self.wait(buf.len()));
                 }
                 Err(error) => {
                     self.failed = Some(error);
@@ -103,8 +159,7 @@ impl Decoder {
         }
     }
 
-    /// How many bytes more the frame needs at least that [`decode`](Self::decode) found incomplete; zero between two
-    /// frames.
+    /// How many bytes more are needed at least, if [`decode`](Self::decode) returned `None`; zero between two frames.
     ///
     /// A good size to reserve before reading on. A peer that only claims to send much gets little: the answer is at
     /// most 64 KiB, or as much as has come already.
@@ -119,70 +174,88 @@ impl Decoder {
         self.builder.shrink();
     }
 
+    /// No frame: what is in the buffer is too little.
+    fn wait(&mut self, len: usize) -> Option<Frame> {
+        let missing = self.awaited.saturating_sub(len).min(len.max(WANTED));
+        self.wanted = if self.is_between && len == 0 { 0 } else { missing.max(1) };
+        None
+    }
+
     /// Takes a frame that is a single leaf.
-    #[inline]
     fn take_leaf(&mut self, leaf: Leaf, buf: &mut BytesMut) -> Value {
         let end = self.scanner.at;
         self.scanner.at = 0;
-        let value = match leaf {
-            Leaf::Text(_, Span { start, end: text_end }) if text_end.wrapping_sub(start) > COPIED => {
-                buf.advance(start);
-                let text = buf.split_to(text_end.wrapping_sub(start)).freeze();
-                buf.advance(end.wrapping_sub(text_end));
-                return leaf_value(leaf, |_| text);
+        match leaf {
+            Leaf::Text(_, span) if span.len() > COPIED => {
+                buf.advance(span.start);
+                let bytes = buf.split_to(span.len()).freeze();
+                buf.advance(end.wrapping_sub(span.end));
+                leaf_value(leaf, |_| bytes)
             }
-            Leaf::Text(text, span) => {
-                let bytes = buf.get(span.start..span.end).unwrap_or_default();
-                leaf_value(leaf, |_| match text {
-                    Text::Simple => common(bytes),
-                    _ => Bytes::copy_from_slice(bytes),
-                })
+            _ => {
+                let value = leaf_value(leaf, |span| copy(buf, span));
+                buf.advance(end);
+                value
             }
-            _ => leaf_value(leaf, |_| Bytes::new()),
-        };
-        buf.advance(end);
-        value
+        }
     }
 
     /// Takes a frame that is an aggregate or a streamed string.
     fn take_frame(&mut self, buf: &mut BytesMut) -> Frame {
         let end = self.scanner.at;
-        let bytes = if end > COPIED {
+        let bytes = if !self.scanner.has_text {
+            buf.advance(end);
+            Bytes::new()
+        } else if end > COPIED {
             buf.split_to(end).freeze()
         } else {
             let bytes = Bytes::copy_from_slice(buf.get(..end).unwrap_or_default());
             buf.advance(end);
             bytes
         };
-        let is_push = matches!(self.scanner.nodes.first(), Some(Node::Open(Aggregate::Push, _)));
-        let value = self.builder.build(&self.scanner.nodes, &bytes, 0);
+        let frame = match self.scanner.nodes.split_first() {
+            Some((Node::Open(aggregate, len), nodes)) => {
+                let elements = self.builder.elements(*len, nodes, &bytes, 0);
+                match aggregate {
+                    Aggregate::Array => Frame::Reply(Value::Array(elements)),
+                    Aggregate::Push => Frame::Push(elements),
+                    other => Frame::Reply(aggregate_value(*other, elements)),
+                }
+            }
+            Some((Node::Chunks(_), chunks)) => Frame::Reply(Value::Bulk(joined(chunks.iter(), &bytes, 0))),
+            // Not reached: a frame that is a leaf is not recorded.
+            _ => Frame::Reply(Value::Null),
+        };
         self.scanner.reset();
-        match value {
-            Value::Array(elements) if is_push => Frame::Push(elements),
-            value => Frame::Reply(value),
-        }
+        frame
     }
 
     /// Takes a push out of the frame that is around it. Its bytes stay, and are copied: the rest is not complete.
     #[cold]
     fn take_inserted(&mut self, node: usize, start: usize, buf: &BytesMut) -> Frame {
         let bytes = Bytes::copy_from_slice(buf.get(start..self.scanner.at).unwrap_or_default());
-        let nodes = self.scanner.nodes.get(node..).unwrap_or_default();
-        let value = self.builder.build(nodes, &bytes, start);
+        let elements = match self.scanner.nodes.get(node..).and_then(<[Node]>::split_first) {
+            Some((Node::Open(_, len), nodes)) => self.builder.elements(*len, nodes, &bytes, start),
+            _ => Vec::new(),
+        };
         self.scanner.nodes.truncate(node);
-        match value {
-            Value::Array(elements) => Frame::Push(elements),
-            other => Frame::Push(vec![other]),
-        }
+        Frame::Push(elements)
     }
 }
 
-/// A status without an allocation, if it is one that servers send all the time.
-fn common(text: &[u8]) -> Bytes {
-    match text {
+/// The limits are the default ones.
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+/// A text of its own, without an allocation if it is a status that servers send all the time.
+fn copy(buf: &[u8], span: Span) -> Bytes {
+    match buf.get(span.start..span.end).unwrap_or_default() {
         b"OK" => Bytes::from_static(b"OK"),
         b"QUEUED" => Bytes::from_static(b"QUEUED"),
         b"PONG" => Bytes::from_static(b"PONG"),
-        _ => Bytes::copy_from_slice(text),
+        text => Bytes::copy_from_slice(text),
     }
 }

@@ -17,6 +17,7 @@ use crate::value::Value;
 #[derive(Debug)]
 struct Partial {
     aggregate: Aggregate,
+    /// Elements to come, two for a pair.
     left: usize,
     elements: Vec<Value>,
 }
@@ -24,48 +25,66 @@ struct Partial {
 /// Makes the values of one frame after the other.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
-    /// The way down to the current element. Empty between two frames; kept for its room.
+    /// The way down to the current aggregate, which is not on it. Empty between two frames; kept for its room.
     path: Vec<Partial>,
 }
 
 impl Builder {
-    /// The value that `nodes` record; `bytes` are those of the frame from position `start` on.
-    ///
-    /// A push becomes an array here.
-    pub(super) fn build(&mut self, nodes: &[Node], bytes: &Bytes, start: usize) -> Value {
+    /// The elements of the aggregate of `len` elements that `nodes` record, two for a pair of a map; `bytes` are those
+    /// of the frame from position `start` on.
+    pub(super) fn elements(&mut self, len: usize, nodes: &[Node], bytes: &Bytes, start: usize) -> Vec<Value> {
         let mut nodes = nodes.iter();
-        while let Some(node) = nodes.next() {
-            let mut value = match *node {
-                Node::Leaf(leaf) => leaf_value(leaf, |span| slice(bytes, span, start)),
-                Node::Chunks(n) => Value::Bulk(joined(nodes.by_ref().take(n), bytes, start)),
-                Node::Open(aggregate, 0) => finish(aggregate, Vec::new()),
-                Node::Open(aggregate, left) => {
-                    self.path.push(Partial { aggregate, left, elements: Vec::with_capacity(left) });
-                    continue;
-                }
-            };
-            loop {
-                let Some(partial) = self.path.last_mut() else {
-                    return value;
+        // Of the current aggregate; apart from each other, so that they stay in registers.
+        let (mut aggregate, mut left, mut elements) = (Aggregate::Array, len, Vec::with_capacity(len));
+        loop {
+            while left == 0 {
+                let Some(outer) = self.path.pop() else {
+                    return elements;
                 };
-                partial.elements.push(value);
-                partial.left = partial.left.saturating_sub(1);
-                if partial.left > 0 {
-                    break;
+                let value = aggregate_value(aggregate, elements);
+                (aggregate, left, elements) = (outer.aggregate, outer.left, outer.elements);
+                elements.push(value);
+            }
+            left = left.wrapping_sub(1);
+            match nodes.next() {
+                Some(Node::Leaf(leaf)) => match *leaf {
+                    Leaf::Text(Text::Bulk, span) => elements.push(Value::Bulk(slice(bytes, span, start))),
+                    Leaf::Integer(n) => elements.push(Value::Integer(n)),
+                    leaf => elements.push(leaf_value(leaf, |span| slice(bytes, span, start))),
+                },
+                Some(Node::Open(inner, len)) => {
+                    self.path.push(Partial { aggregate, left, elements });
+                    (aggregate, left, elements) = (*inner, *len, Vec::with_capacity(*len));
                 }
-                match self.path.pop() {
-                    Some(Partial { aggregate, elements, .. }) => value = finish(aggregate, elements),
-                    None => return Value::Null,
+                Some(Node::Chunks(n)) => {
+                    elements.push(Value::Bulk(joined(nodes.by_ref().take(*n), bytes, start)));
                 }
+                // Not reached: a record is complete when it is handed over.
+                None => return elements,
             }
         }
-        // Not reached: a record is complete when it is handed over.
-        Value::Null
     }
 
     /// Gives back what a deep frame took.
     pub(super) fn shrink(&mut self) {
         self.path.shrink_to(16);
+    }
+}
+
+/// The value that an aggregate is.
+pub(super) fn aggregate_value(aggregate: Aggregate, elements: Vec<Value>) -> Value {
+    match aggregate {
+        Aggregate::Set => Value::Set(elements),
+        Aggregate::Map => {
+            let mut pairs = Vec::with_capacity(elements.len() / 2);
+            let mut elements = elements.into_iter();
+            while let (Some(key), Some(value)) = (elements.next(), elements.next()) {
+                pairs.push((key, value));
+            }
+            Value::Map(pairs)
+        }
+        // Attributes never reach a record, and a push has a frame of its own.
+        Aggregate::Array | Aggregate::Push | Aggregate::Attribute => Value::Array(elements),
     }
 }
 
@@ -95,24 +114,8 @@ fn text_value(text: Text, mut bytes: Bytes) -> Value {
     }
 }
 
-fn finish(aggregate: Aggregate, elements: Vec<Value>) -> Value {
-    match aggregate {
-        Aggregate::Set => Value::Set(elements),
-        Aggregate::Map => {
-            let mut pairs = Vec::with_capacity(elements.len() / 2);
-            let mut elements = elements.into_iter();
-            while let (Some(key), Some(value)) = (elements.next(), elements.next()) {
-                pairs.push((key, value));
-            }
-            Value::Map(pairs)
-        }
-        // Attributes never reach a record.
-        Aggregate::Array | Aggregate::Push | Aggregate::Attribute => Value::Array(elements),
-    }
-}
-
 /// The chunks of a streamed string in one piece.
-fn joined<'a>(chunks: impl Iterator<Item = &'a Node>, bytes: &Bytes, start: usize) -> Bytes {
+pub(super) fn joined<'a>(chunks: impl Iterator<Item = &'a Node>, bytes: &Bytes, start: usize) -> Bytes {
     let mut whole = Vec::new();
     for chunk in chunks {
         if let Node::Leaf(Leaf::Text(_, span)) = chunk {

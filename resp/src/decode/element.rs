@@ -19,6 +19,12 @@ pub(super) struct Span {
     pub(super) end: usize,
 }
 
+impl Span {
+    pub(super) const fn len(self) -> usize {
+        self.end.wrapping_sub(self.start)
+    }
+}
+
 /// What a stretch of bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Text {

@@ -13,6 +13,7 @@
 
 use super::element::{Aggregate, Element, Leaf, Reader, Span, Text};
 use super::limits::{Limits, ProtocolError, ProtocolErrorKind as Kind};
+use super::quick;
 
 /// One entry of the record of a frame, in the order of the wire.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +78,8 @@ pub(super) struct Scanner {
     pub(super) nodes: Vec<Node>,
     /// Everything before it is scanned; it is where the next element or line begins.
     pub(super) at: usize,
+    /// Whether anything on record has bytes.
+    pub(super) has_text: bool,
     /// How many bytes of the line at `at` hold no line end.
     searched: usize,
     block: Option<Block>,
@@ -92,7 +95,13 @@ impl Scanner {
             if self.at > limits.frame {
                 return Err(ProtocolError::new(Kind::FrameTooLong));
             }
-            let leaf = if let Some(block) = self.block {
+            let leaf = if let (None, None, [_, ..], Some((leaf, end))) =
+                (&self.block, &self.chunks, self.open.as_slice(), quick::leaf(bytes, self.at, limits))
+            {
+                self.at = end;
+                self.searched = 0;
+                leaf
+            } else if let Some(block) = self.block {
                 match self.finish_block(reader, block)? {
                     Some(leaf) => leaf,
                     None => return Ok(Scanned::Partial),
@@ -130,6 +139,7 @@ impl Scanner {
                     Element::Chunks => {
                         self.check_push(Leaf::Text(Text::Bulk, Span { start, end: start }))?;
                         self.chunks = Some(Chunks { node: self.nodes.len(), len: 0 });
+                        self.has_text = true;
                         self.nodes.push(Node::Chunks(0));
                         continue;
                     }
@@ -151,6 +161,7 @@ impl Scanner {
                 return Ok(Scanned::Leaf(leaf));
             }
             self.check_push(leaf)?;
+            self.has_text |= matches!(leaf, Leaf::Text(..));
             self.nodes.push(Node::Leaf(leaf));
             if let Some(scanned) = self.count()? {
                 return Ok(scanned);
@@ -158,21 +169,24 @@ impl Scanner {
         }
     }
 
-    /// How many bytes are missing at least, given that the scan ended for want of more.
-    pub(super) fn missing(&self, len: usize) -> usize {
-        let end = self.block.map_or(self.at, |block| block.span.end.saturating_add(1));
-        end.saturating_sub(len).saturating_add(1)
+    /// How many bytes there must be for the string whose header was read to be whole; zero if it is not a string.
+    pub(super) const fn awaited(&self) -> usize {
+        match self.block {
+            Some(block) => block.span.end.saturating_add(2),
+            None => 0,
+        }
     }
 
-    /// Whether nothing of a frame was taken down yet.
-    pub(super) fn is_idle(&self) -> bool {
-        self.at == 0 && self.block.is_none()
+    /// Whether it knows nothing of the frame yet.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.at == 0 && self.searched == 0
     }
 
     /// Forgets the frame, whose bytes are about to leave the buffer.
     pub(super) fn reset(&mut self) {
         self.nodes.clear();
         self.at = 0;
+        self.has_text = false;
     }
 
     /// Gives back what a large frame took.
