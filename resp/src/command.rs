@@ -18,7 +18,7 @@ pub trait Encode {
 }
 
 /// Commands that answer otherwise than with one reply, keep state in the connection, or block it.
-const NOT_SHARED: [&str; 26] = [
+const NOT_SHARED: [&str; 28] = [
     "AUTH",
     "BLMOVE",
     "BLMPOP",
@@ -34,6 +34,7 @@ const NOT_SHARED: [&str; 26] = [
     "MONITOR",
     "MULTI",
     "PSUBSCRIBE",
+    "PSYNC",
     "PUNSUBSCRIBE",
     "QUIT",
     "RESET",
@@ -41,6 +42,7 @@ const NOT_SHARED: [&str; 26] = [
     "SSUBSCRIBE",
     "SUBSCRIBE",
     "SUNSUBSCRIBE",
+    "SYNC",
     "UNSUBSCRIBE",
     "WAIT",
     "WAITAOF",
@@ -104,26 +106,55 @@ impl Encode for Command {
 
     fn breaks_sharing(&self) -> Option<&str> {
         let name = self.name();
-        // `CLIENT REPLY OFF` would leave every later caller without an answer.
-        let silences = name.eq_ignore_ascii_case("CLIENT")
-            && self.body.windows(9).any(|part| part.eq_ignore_ascii_case(b"\r\nREPLY\r\n"));
-        (silences || NOT_SHARED.iter().any(|refused| name.eq_ignore_ascii_case(refused))).then_some(name)
+        let has = |arg: &[u8; 9]| self.body.windows(9).any(|part| part.eq_ignore_ascii_case(arg));
+        is_refused(name, || has(b"\r\nREPLY\r\n"), || has(b"\r\nBLOCK\r\n")).then_some(name)
     }
 }
 
+/// Whether a shared connection refuses a command, by its name and, for two names, by an argument that it may have.
+fn is_refused(name: &str, has_reply: impl Fn() -> bool, has_block: impl Fn() -> bool) -> bool {
+    // What locks and most callers send is let through by its first letter.
+    match name.as_bytes().first().map_or(0, u8::to_ascii_uppercase) {
+        // `CLIENT REPLY OFF` would leave every later caller without an answer.
+        b'C' => name.eq_ignore_ascii_case("CLIENT") && has_reply(),
+        b'X' => (name.eq_ignore_ascii_case("XREAD") || name.eq_ignore_ascii_case("XREADGROUP")) && has_block(),
+        b'A' | b'B' | b'D' | b'E' | b'H' | b'M' | b'P' | b'Q' | b'R' | b'S' | b'U' | b'W' => {
+            NOT_SHARED.iter().any(|refused| name.eq_ignore_ascii_case(refused))
+        }
+        _ => false,
+    }
+}
+
+/// The name and its arguments.
 impl Encode for [&[u8]] {
     fn encode(&self, out: &mut Vec<u8>) {
+        if self.is_empty() {
+            // A server ignores an empty array and sends no reply to it: the next command's would be taken for it. A
+            // command without a name is refused, as it should be.
+            return [&b""[..]].encode(out);
+        }
         out.reserve(self.iter().map(|arg| arg.len() + 24).sum::<usize>() + 24);
         encode::array(out, self.len());
         for arg in self {
             encode::bulk(out, arg);
         }
     }
+
+    fn breaks_sharing(&self) -> Option<&str> {
+        let (name, args) = self.split_first()?;
+        let name = std::str::from_utf8(name).ok()?;
+        let has = |word: &[u8]| args.iter().any(|arg| arg.eq_ignore_ascii_case(word));
+        is_refused(name, || has(b"REPLY"), || has(b"BLOCK")).then_some(name)
+    }
 }
 
 impl<const N: usize> Encode for [&[u8]; N] {
     fn encode(&self, out: &mut Vec<u8>) {
         self.as_slice().encode(out);
+    }
+
+    fn breaks_sharing(&self) -> Option<&str> {
+        self.as_slice().breaks_sharing()
     }
 }
 

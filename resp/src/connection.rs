@@ -74,8 +74,6 @@ pub enum Event {
 pub(crate) struct State {
     pub(crate) pipeline: Pipeline,
     pub(crate) link: Link,
-    /// A caller or the driver is writing, or the socket is full: only that one goes on.
-    pub(crate) writing: bool,
     /// The driver has woken several tasks and writes when they have run.
     pub(crate) company: bool,
     /// How to reach the driver, and whether that was done since it last looked.
@@ -95,11 +93,14 @@ pub(crate) enum Link {
     Closing,
     /// No more commands, and no answers either.
     Aborted,
+    /// The same, because its stream ended for this reason and there is no other.
+    Ended(Error),
 }
 
 /// Why nothing was queued.
 enum Refused {
     Closed,
+    Ended(Error),
     Down(Error),
     Full,
 }
@@ -121,7 +122,7 @@ impl Connection {
     pub async fn connect(endpoint: Endpoint) -> Result<Self, Error> {
         let node = endpoint.node();
         let established = handshake::establish(&endpoint, &node).await?;
-        Ok(Self::start(endpoint, node, Some(established), None))
+        Ok(Self::start(endpoint, node, established, None))
     }
 
     /// [`connect`](Self::connect), with someone who hears pushes and learns when the connection goes down and up.
@@ -136,7 +137,7 @@ impl Connection {
     pub async fn connect_observed(endpoint: Endpoint, observer: Observer) -> Result<Self, Error> {
         let node = endpoint.node();
         let established = handshake::establish(&endpoint, &node).await?;
-        Ok(Self::start(endpoint, node, Some(established), Some(observer)))
+        Ok(Self::start(endpoint, node, established, Some(observer)))
     }
 
     /// Shakes hands over a stream that is open already; it cannot be reopened, so the connection ends with it.
@@ -154,25 +155,23 @@ impl Connection {
         let established = tokio::time::timeout(endpoint.connect_timeout, shaking).await.unwrap_or_else(|_| {
             Err(Error::not_sent(&node, format!("no handshake within {:?}", endpoint.connect_timeout)))
         })?;
-        let this = Self::start(endpoint, node, None, None);
-        let shared = Arc::clone(this.shared());
-        this.shared().lock().driven = true;
-        tokio::spawn(driver::drive_once(shared, established));
-        Ok(this)
+        Ok(Self::start_once(endpoint, node, established))
     }
 
-    fn start(endpoint: Endpoint, node: Arc<str>, established: Option<Established>, observer: Option<Observer>) -> Self {
+    /// [`connect`](Self::connect), for one user who keeps state in the connection: a transaction, or what `WAIT` waits
+    /// for. It is not reopened, because the new one would know nothing of that.
+    pub(crate) async fn connect_once(endpoint: Endpoint) -> Result<Self, Error> {
+        let node = endpoint.node();
+        let established = handshake::establish(&endpoint, &node).await?;
+        Ok(Self::start_once(endpoint, node, established))
+    }
+
+    fn new(mut endpoint: Endpoint, node: Arc<str>, observer: Option<Observer>) -> Self {
         let pipeline = Pipeline::new(Arc::clone(&node), endpoint.command_timeout);
+        endpoint.command_timeout = pipeline.timeout();
         let down = Error::not_sent(&node, "not connected yet");
-        let state = State {
-            pipeline,
-            link: Link::Down(down),
-            writing: false,
-            company: false,
-            driver: None,
-            woken: false,
-            driven: false,
-        };
+        let state =
+            State { pipeline, link: Link::Down(down), company: false, driver: None, woken: false, driven: false };
         let shared = Arc::new(Shared {
             endpoint,
             node,
@@ -183,12 +182,25 @@ impl Connection {
         });
         let this = Self(Arc::new(Handle(shared)));
         let _ = this.shared().handle.set(Arc::downgrade(&this.0));
-        if let Some(established) = established {
-            this.shared().lock().driven = true;
-            // The link is up before the first caller asks, not when the driver gets its turn.
-            driver::bring_up(this.shared(), &established);
-            tokio::spawn(driver::drive(Arc::clone(this.shared()), Some(established)));
-        }
+        this
+    }
+
+    /// A connection that reopens itself.
+    fn start(endpoint: Endpoint, node: Arc<str>, established: Established, observer: Option<Observer>) -> Self {
+        let this = Self::new(endpoint, node, observer);
+        this.shared().lock().driven = true;
+        // The link is up before the first caller asks, not when the driver gets its turn.
+        driver::bring_up(this.shared(), &established);
+        tokio::spawn(driver::drive(Arc::clone(this.shared()), Some(established)));
+        this
+    }
+
+    /// A connection that ends with its stream.
+    fn start_once(endpoint: Endpoint, node: Arc<str>, established: Established) -> Self {
+        let this = Self::new(endpoint, node, None);
+        this.shared().lock().driven = true;
+        driver::bring_up(this.shared(), &established);
+        tokio::spawn(driver::drive_once(Arc::clone(this.shared()), established));
         this
     }
 
@@ -197,7 +209,7 @@ impl Connection {
     /// While the connection is down, or its queue is full, the reply is an immediate *not sent*.
     pub fn submit<E: Encode + ?Sized>(&self, command: &E) -> Reply {
         if let Some(what) = command.breaks_sharing() {
-            let detail = format!("{what} changes the state of a connection that others share");
+            let detail = format!("{what} blocks or changes a connection, so it must not be one that others share");
             return Reply(ReplyState::Failed(Some(Error::new(ErrorKind::Config, &self.shared().node, detail))));
         }
         self.reply(self.shared().submit(command, Shape::Reply, Duration::ZERO))
@@ -209,7 +221,13 @@ impl Connection {
     }
 
     /// Submits a (un)subscription. The reply is null, once every channel was confirmed; messages reach the observer.
+    ///
+    /// It has no deadline of its own: a connection whose oldest request has no answer for twice the command timeout ends.
     pub fn subscribe(&self, subscribe: &Subscribe) -> Reply {
+        if subscribe.channels.is_empty() {
+            let detail = "a subscription needs a channel";
+            return Reply(ReplyState::Failed(Some(Error::new(ErrorKind::Config, &self.shared().node, detail))));
+        }
         let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.channels.clone() };
         self.reply(self.shared().submit(subscribe, shape, Duration::ZERO))
     }
@@ -241,15 +259,26 @@ impl Connection {
     ///
     /// Dropping the future does not take back a command that was submitted.
     pub async fn send<E: Encode + ?Sized>(&self, command: &E) -> Result<Value, Error> {
-        let mut reply = self.submit(command);
-        if reply.is_refused() {
-            let deadline = Instant::now() + self.shared().endpoint.command_timeout;
-            while reply.is_refused() {
-                self.ready(deadline).await?;
-                reply = self.submit(command);
+        let reply = self.submit(command);
+        if reply.is_refused() { self.send_late(command).await } else { reply.await }
+    }
+
+    /// [`send`](Self::send) for when there is no room right now: what was waited for it counts.
+    async fn send_late<E: Encode + ?Sized>(&self, command: &E) -> Result<Value, Error> {
+        let timeout = self.shared().endpoint.command_timeout;
+        let deadline = Instant::now() + timeout;
+        let reply = loop {
+            self.ready(deadline).await?;
+            let reply = self.submit(command);
+            // Others may have been quicker, but not for ever.
+            if !reply.is_refused() || Instant::now() >= deadline {
+                break reply;
             }
-        }
-        reply.await
+        };
+        tokio::time::timeout_at(deadline.into(), reply).await.unwrap_or_else(|_| {
+            let detail = format!("no reply within {timeout:?}, most of which went by before it could be sent");
+            Err(Error::new(ErrorKind::Timeout, &self.shared().node, detail))
+        })
     }
 
     /// Waits until commands can be queued.
@@ -267,7 +296,7 @@ impl Connection {
             changed.as_mut().enable();
             match self.shared().check() {
                 Ok(()) => return Ok(()),
-                Err(refused @ Refused::Closed) => return Err(self.shared().explain(refused)),
+                Err(refused @ (Refused::Closed | Refused::Ended(_))) => return Err(self.shared().explain(refused)),
                 Err(refused) => {
                     self.ensure_driven();
                     if tokio::time::timeout_at(deadline.into(), changed).await.is_err() {
@@ -356,6 +385,7 @@ impl Shared {
         match &state.link {
             Link::Up(_) => {}
             Link::Down(reason) => return Err(Refused::Down(reason.clone())),
+            Link::Ended(reason) => return Err(Refused::Ended(reason.clone())),
             Link::Closing | Link::Aborted => return Err(Refused::Closed),
         }
         let id = state.pipeline.submit_within(command, shape, now, timeout).map_err(|_| Refused::Full)?;
@@ -369,7 +399,8 @@ impl Shared {
 
     /// Sees to it that what was queued gets written: here, or by the driver.
     fn flush(&self, state: MutexGuard<'_, State>) {
-        if state.writing {
+        // A caller or the driver is writing, or the socket is full: only that one goes on.
+        if state.pipeline.is_writing() {
             return;
         }
         let quiet = !state.company && state.pipeline.in_flight() <= INLINE_IN_FLIGHT;
@@ -388,7 +419,6 @@ impl Shared {
     /// Writes the outbox from the caller's thread. What the socket does not take is the driver's to finish.
     fn write_inline(&self, mut state: MutexGuard<'_, State>, writer: &SharedWriter) {
         let mut writing = state.pipeline.begin_write();
-        state.writing = true;
         drop(state);
         // An error here is an error for the reader too, and the driver acts on that.
         if let Ok(n) = writer.try_write(writing.rest()) {
@@ -396,7 +426,6 @@ impl Shared {
         }
         let mut state = self.lock();
         let done = state.pipeline.end_write(writing);
-        state.writing = false;
         // Others may have queued meanwhile, relying on whoever was writing.
         if !done || (!state.pipeline.is_flushed() && !state.company) {
             wake_driver(state);
@@ -409,6 +438,7 @@ impl Shared {
             Link::Up(_) if state.pipeline.is_full() => Err(Refused::Full),
             Link::Up(_) => Ok(()),
             Link::Down(reason) => Err(Refused::Down(reason.clone())),
+            Link::Ended(reason) => Err(Refused::Ended(reason.clone())),
             Link::Closing | Link::Aborted => Err(Refused::Closed),
         }
     }
@@ -416,6 +446,10 @@ impl Shared {
     fn explain(&self, refused: Refused) -> Error {
         match refused {
             Refused::Closed => Error::new(ErrorKind::Closed, &self.node, "the connection was closed here"),
+            Refused::Ended(reason) => {
+                let detail = format!("this connection cannot be reopened: {}", reason.detail());
+                Error::new(ErrorKind::Closed, &self.node, detail).with_source(reason)
+            }
             Refused::Down(reason) => Error::not_sent(&self.node, reason.detail()).with_source(reason),
             Refused::Full => Error::not_sent(&self.node, "too many commands are waiting for replies"),
         }
@@ -423,7 +457,7 @@ impl Shared {
 
     fn end(&self, link: Link) {
         let mut state = self.lock();
-        if !matches!(state.link, Link::Aborted) {
+        if !matches!(state.link, Link::Aborted | Link::Ended(_)) {
             state.link = link;
         }
         wake_driver(state);
@@ -542,13 +576,12 @@ fn checked(outcome: Outcome, node: &Arc<str>) -> Outcome {
 }
 
 impl State {
-    /// Ends the link for `reason`: nothing can be queued, everything in flight fails.
-    pub(crate) fn bring_down(&mut self, reason: &Error, wakes: &mut Wakes) {
+    /// Ends the link for `reason`, for good or until it is reopened: nothing can be queued, everything in flight fails.
+    pub(crate) fn bring_down(&mut self, reason: &Error, reopens: bool, wakes: &mut Wakes) {
         if matches!(self.link, Link::Up(_) | Link::Down(_)) {
-            self.link = Link::Down(reason.clone());
+            self.link = if reopens { Link::Down(reason.clone()) } else { Link::Ended(reason.clone()) };
         }
         self.pipeline.fail_all(reason, wakes);
-        self.writing = false;
         self.company = false;
     }
 }

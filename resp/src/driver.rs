@@ -42,13 +42,13 @@ const READ_BLOCK: (usize, usize) = (2 << 10, 64 << 10);
 
 /// Runs the connection until its last handle is gone; starts on `established` if there is such a thing.
 pub(crate) async fn drive(shared: Arc<Shared>, established: Option<Established>) {
-    let orphans = Orphans(&shared);
+    let _tenure = Tenure { shared: &shared, reopens: true };
     let mut next = established;
-    let mut random = RandomState::new().hash_one(&shared.node) | 1;
+    let mut backoff = Backoff::new(&shared.node);
     loop {
         let established = match next.take() {
             Some(established) => established,
-            None => match reconnect(&shared, &mut random).await {
+            None => match reconnect(&shared, &mut backoff).await {
                 Some(established) => {
                     bring_up(&shared, &established);
                     established
@@ -57,22 +57,24 @@ pub(crate) async fn drive(shared: Arc<Shared>, established: Option<Established>)
             },
         };
         shared.observe(Event::Up);
-        let reason = Driver::new(&shared, established).run().await;
-        bring_down(&shared, &reason);
+        let mut driver = Driver::new(&shared, established);
+        let reason = driver.run().await;
+        if driver.served {
+            backoff.reset();
+        }
+        drop(driver);
+        bring_down(&shared, &reason, true, true);
         if shared.is_closing() {
             break;
         }
     }
-    drop(orphans);
 }
 
 /// Runs a connection whose stream cannot be opened again.
 pub(crate) async fn drive_once(shared: Arc<Shared>, established: Established) {
-    let _orphans = Orphans(&shared);
-    bring_up(&shared, &established);
+    let _tenure = Tenure { shared: &shared, reopens: false };
     let reason = Driver::new(&shared, established).run().await;
-    shared.lock().link = Link::Closing;
-    bring_down(&shared, &reason);
+    bring_down(&shared, &reason, false, true);
 }
 
 /// Lets commands in.
@@ -85,18 +87,26 @@ pub(crate) fn bring_up(shared: &Shared, established: &Established) {
     shared.changed.notify_waiters();
 }
 
-fn bring_down(shared: &Shared, reason: &Error) {
+/// Fails what is in flight; `driven` says whether a driver is left to reopen the connection.
+fn bring_down(shared: &Shared, reason: &Error, reopens: bool, driven: bool) {
     let mut wakes = Wakes::default();
-    shared.lock().bring_down(reason, &mut wakes);
+    let mut state = shared.lock();
+    // In one step with the link: whoever sees that there is no driver may start one.
+    state.driven = driven;
+    state.bring_down(reason, reopens, &mut wakes);
+    drop(state);
     wakes.fire();
     shared.changed.notify_waiters();
     shared.observe(Event::Down);
 }
 
 /// Tries until it succeeds or nobody wants the connection any more.
-async fn reconnect(shared: &Shared, random: &mut u64) -> Option<Established> {
-    let mut pause = BACKOFF.0;
+async fn reconnect(shared: &Shared, backoff: &mut Backoff) -> Option<Established> {
     loop {
+        if let Some(pause) = backoff.next() {
+            // Woken early by `close`, which notifies; by nobody else while the link is down.
+            let _ = tokio::time::timeout(pause, shared.changed.notified()).await;
+        }
         if shared.is_closing() {
             return None;
         }
@@ -104,29 +114,48 @@ async fn reconnect(shared: &Shared, random: &mut u64) -> Option<Established> {
             Ok(established) => return Some(established),
             Err(error) => shared.still_down(error),
         }
-        // Woken early by `close`, which notifies; by nobody else while the link is down.
-        let _ = tokio::time::timeout(jittered(pause, random), shared.changed.notified()).await;
-        pause = (pause * 2).min(BACKOFF.1);
     }
 }
 
-/// Between half of `pause` and all of it.
-fn jittered(pause: Duration, random: &mut u64) -> Duration {
-    // xorshift64: quality does not matter here, only that processes differ.
-    *random ^= *random << 13;
-    *random ^= *random >> 7;
-    *random ^= *random << 17;
-    let half = pause / 2;
-    half + half.mul_f64((*random >> 11) as f64 / (1_u64 << 53) as f64)
+/// The pauses before attempts to connect: none before the first one, increasing ones until a connection has served.
+///
+/// A finished handshake alone does not count: a peer that shakes hands and hangs up would be called without a pause.
+struct Backoff {
+    pause: Option<Duration>,
+    random: u64,
 }
 
-/// When the driver's task is dropped with its runtime, nobody else would answer those who wait.
-struct Orphans<'a>(&'a Arc<Shared>);
+impl Backoff {
+    fn new(node: &str) -> Self {
+        Self { pause: None, random: RandomState::new().hash_one(node) | 1 }
+    }
 
-impl Drop for Orphans<'_> {
+    /// How long to wait before the next attempt: between half of the pause and all of it.
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.pause;
+        self.pause = Some(pause.map_or(BACKOFF.0, |pause| (pause * 2).min(BACKOFF.1)));
+        // xorshift64: quality does not matter here, only that processes differ.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        pause.map(|pause| pause / 2 + (pause / 2).mul_f64((self.random >> 11) as f64 / (1_u64 << 53) as f64))
+    }
+
+    const fn reset(&mut self) {
+        self.pause = None;
+    }
+}
+
+/// A driver's time in office. When its task is dropped with its runtime, nobody else would answer those who wait.
+struct Tenure<'a> {
+    shared: &'a Arc<Shared>,
+    reopens: bool,
+}
+
+impl Drop for Tenure<'_> {
     fn drop(&mut self) {
-        self.0.lock().driven = false;
-        bring_down(self.0, &Error::not_sent(&self.0.node, "the runtime that drove the connection ended"));
+        let reason = Error::not_sent(&self.shared.node, "the runtime that drove the connection ended");
+        bring_down(self.shared, &reason, self.reopens, false);
     }
 }
 
@@ -147,12 +176,18 @@ struct Driver<'a> {
     yielded: bool,
     wakes: Wakes,
     timer: Pin<Box<Sleep>>,
+    /// When the timer fires.
+    due: Instant,
     last_read: Instant,
+    /// Whether the peer has answered anything since the handshake.
+    served: bool,
 }
 
 impl<'a> Driver<'a> {
     fn new(shared: &'a Arc<Shared>, established: Established) -> Self {
         let Established { socket, decoder, received } = established;
+        let now = Instant::now();
+        let due = now + shared.endpoint.command_timeout;
         Self {
             shared,
             reader: socket.reader,
@@ -164,8 +199,10 @@ impl<'a> Driver<'a> {
             unflushed: false,
             yielded: false,
             wakes: Wakes::default(),
-            timer: Box::pin(tokio::time::sleep(shared.endpoint.command_timeout)),
-            last_read: Instant::now(),
+            timer: Box::pin(tokio::time::sleep_until(due.into())),
+            due,
+            last_read: now,
+            served: false,
         }
     }
 
@@ -183,6 +220,12 @@ impl<'a> Driver<'a> {
             if let Err(error) = self.poll_write(cx) {
                 return Poll::Ready(self.lost(error));
             }
+            // A peer that never pauses must not keep deadlines from passing, nor us from hanging up.
+            if self.last_read >= self.due
+                && let Poll::Ready(end) = self.poll_end(cx)
+            {
+                return Poll::Ready(end);
+            }
         }
         match self.poll_read(cx) {
             Ok(true) => {
@@ -196,6 +239,11 @@ impl<'a> Driver<'a> {
         if let Err(error) = self.poll_write(cx) {
             return Poll::Ready(self.lost(error));
         }
+        self.poll_end(cx)
+    }
+
+    /// Whether the connection is to end, for any reason but a broken stream.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         if self.poll_timer(cx) == Liveness::Dead {
             let detail = format!("no answer within {:?}", self.shared.endpoint.command_timeout * 2);
             return Poll::Ready(Error::unknown(&self.shared.node, detail));
@@ -255,7 +303,7 @@ impl<'a> Driver<'a> {
         loop {
             match self.decoder.decode(&mut self.received) {
                 Ok(Some(frame)) => match state.pipeline.receive(frame, &mut self.wakes) {
-                    Ok(None) => {}
+                    Ok(None) => self.served = true,
                     Ok(Some(push)) => pushes.push(push),
                     Err(error) => {
                         frames = Err(error);
@@ -295,9 +343,7 @@ impl<'a> Driver<'a> {
                     writing.advance(n);
                     self.unflushed = true;
                     if writing.rest().is_empty() {
-                        let mut state = self.shared.lock();
-                        state.pipeline.end_write(writing);
-                        state.writing = false;
+                        self.shared.lock().pipeline.end_write(writing);
                     } else {
                         self.writing = Some(writing);
                     }
@@ -315,11 +361,16 @@ impl<'a> Driver<'a> {
     /// something is left).
     fn begin_write(&self) -> Option<Writing> {
         let mut state = self.shared.lock();
-        if state.writing || state.pipeline.is_flushed() {
+        if state.pipeline.is_writing() || state.pipeline.is_flushed() {
             return None;
         }
-        state.writing = true;
-        Some(state.pipeline.begin_write())
+        let was_full = state.pipeline.is_full();
+        let writing = state.pipeline.begin_write();
+        if was_full && !state.pipeline.is_full() {
+            drop(state);
+            self.shared.changed.notify_waiters();
+        }
+        Some(writing)
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -341,6 +392,7 @@ impl<'a> Driver<'a> {
             let liveness = state.pipeline.expire(now, &mut self.wakes);
             if state.pipeline.in_flight() == 0 {
                 self.block = READ_BLOCK.0;
+                self.decoder.shrink();
                 state.pipeline.release_memory();
                 if self.received.is_empty() {
                     self.received = BytesMut::new();
@@ -349,6 +401,8 @@ impl<'a> Driver<'a> {
                     // Its reply is for nobody; only that there is one matters.
                     if let Ok(id) = state.pipeline.submit(&Command::new("PING"), Shape::Reply, now) {
                         state.pipeline.abandon(id);
+                        // Writing had its turn before this one.
+                        cx.waker().wake_by_ref();
                     }
                 }
             }
@@ -358,6 +412,7 @@ impl<'a> Driver<'a> {
             if liveness == Liveness::Dead {
                 return Liveness::Dead;
             }
+            self.due = next;
             self.timer.as_mut().reset(next.into());
         }
         Liveness::Alive
@@ -374,7 +429,7 @@ impl<'a> Driver<'a> {
 
 impl Shared {
     fn is_closing(&self) -> bool {
-        matches!(self.lock().link, Link::Closing | Link::Aborted)
+        matches!(self.lock().link, Link::Closing | Link::Aborted | Link::Ended(_))
     }
 
     /// Closed, and nothing is waited for any more.
@@ -382,7 +437,7 @@ impl Shared {
         let state = self.lock();
         match state.link {
             Link::Closing => state.pipeline.in_flight() == 0 && state.pipeline.is_flushed(),
-            Link::Aborted => true,
+            Link::Aborted | Link::Ended(_) => true,
             Link::Up(_) | Link::Down(_) => false,
         }
     }

@@ -31,6 +31,15 @@ pub const MAX_OUTBOX: usize = 16 << 20;
 /// The largest write buffer that is kept for the next wave.
 const KEPT_BUFFER: usize = 64 << 10;
 
+/// How many times those limits a (un)subscription may use: there is nobody to try one again.
+const SUBSCRIPTIONS_MAY: usize = 2;
+
+/// No command waits longer: `Duration::MAX` stands for "for ever", and an instant that far away cannot be told.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A timer that fires at once would never let its task rest.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+
 /// What becomes of a command.
 pub type Outcome = Result<Value, Error>;
 
@@ -59,6 +68,8 @@ pub struct Pipeline {
     exposed: u64,
     /// Counts connections, so that a writer that comes back late does not put old bytes into a new stream.
     epoch: u64,
+    /// Whether somebody holds a [`Writing`] of this epoch: bytes of a second one would go into the middle of the first.
+    writing: bool,
     timeout: Duration,
     node: Arc<str>,
 }
@@ -143,7 +154,8 @@ impl Pipeline {
             encoded: 0,
             exposed: 0,
             epoch: 0,
-            timeout,
+            writing: false,
+            timeout: timeout.clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT),
             node,
         }
     }
@@ -171,13 +183,14 @@ impl Pipeline {
         now: Instant,
         timeout: Duration,
     ) -> Result<SlotId, Full> {
-        if self.is_full() {
+        let share = if shape == Shape::Reply { 1 } else { SUBSCRIPTIONS_MAY };
+        if self.has_reached(share) {
             return Err(Full);
         }
+        let timeout = timeout.clamp(self.timeout, LONGEST_TIMEOUT);
         let before = self.outbox.len();
         command.encode(&mut self.outbox);
-        let slot =
-            Slot { phase: Phase::Waiting(None), shape, start: self.encoded, deadline: now + timeout.max(self.timeout) };
+        let slot = Slot { phase: Phase::Waiting(None), shape, start: self.encoded, deadline: now + timeout };
         self.encoded += (self.outbox.len() - before) as u64;
         self.unwritten += 1;
         let id = self.place(slot);
@@ -225,7 +238,13 @@ impl Pipeline {
     /// Whether further commands are refused.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.queue.len() >= MAX_IN_FLIGHT || self.outbox.len() >= MAX_OUTBOX
+        self.has_reached(1)
+    }
+
+    /// How long a command may take, as it was given but for extremes.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     // ===== the wire =====
@@ -242,10 +261,18 @@ impl Pipeline {
         self.outbox.is_empty()
     }
 
+    /// Whether somebody is writing, so that nobody else may.
+    #[must_use]
+    pub const fn is_writing(&self) -> bool {
+        self.writing
+    }
+
     /// Takes everything unwritten, to be written from [`Writing::rest`] on and given back with
-    /// [`end_write`](Self::end_write). One at a time.
+    /// [`end_write`](Self::end_write). One at a time: not while [`is_writing`](Self::is_writing).
     #[must_use]
     pub fn begin_write(&mut self) -> Writing {
+        debug_assert!(!self.writing, "two writers at once");
+        self.writing = true;
         let spare = std::mem::take(&mut self.spare);
         let bytes = std::mem::replace(&mut self.outbox, spare);
         self.exposed = self.encoded;
@@ -260,6 +287,7 @@ impl Pipeline {
         if writing.epoch != self.epoch {
             return true;
         }
+        self.writing = false;
         let Writing { mut bytes, head, .. } = writing;
         if head == bytes.len() {
             if bytes.capacity() <= KEPT_BUFFER {
@@ -284,9 +312,14 @@ impl Pipeline {
     pub fn receive(&mut self, frame: Frame, wakes: &mut Wakes) -> Result<Option<Vec<Value>>, Error> {
         match frame {
             Frame::Reply(value) => {
-                let Some(id) = self.queue.pop_front() else {
+                let Some(&id) = self.queue.front() else {
                     return Err(self.unasked(&value));
                 };
+                // A subscription is answered by pushes or refused; with anything else we no longer know who is where.
+                if self.slots[id as usize].shape != Shape::Reply && !matches!(value, Value::Error(_)) {
+                    return Err(self.unasked(&value));
+                }
+                self.queue.pop_front();
                 self.settle(id, Ok(value), wakes);
                 Ok(None)
             }
@@ -308,6 +341,7 @@ impl Pipeline {
         self.unwritten = 0;
         self.exposed = self.encoded;
         self.epoch += 1;
+        self.writing = false;
     }
 
     /// Gives back what a busy time needed, when nothing is under way.
@@ -331,11 +365,14 @@ impl Pipeline {
     pub fn next_deadline(&self) -> Option<Instant> {
         let patience = self.front()?.deadline + self.timeout;
         let mut queued = self.queue.iter().map(|id| &self.slots[*id as usize]);
-        let waited_for = queued.find(|slot| !matches!(slot.phase, Phase::Abandoned)).map(|slot| slot.deadline);
+        let waited_for = queued.find(|slot| slot.expires()).map(|slot| slot.deadline);
         Some(waited_for.map_or(patience, |deadline| deadline.min(patience)))
     }
 
     /// Fails what is due at `now`. Its place stays in the queue, abandoned, since its reply may still come.
+    ///
+    /// A (un)subscription is waited for until the connection ends: confirmed late it is in force all the same, and there
+    /// would be nobody left to be told.
     pub fn expire(&mut self, now: Instant, wakes: &mut Wakes) -> Liveness {
         for index in 0..self.queue.len() {
             let id = self.queue[index];
@@ -343,10 +380,10 @@ impl Pipeline {
             if slot.deadline > now {
                 break;
             }
-            if matches!(slot.phase, Phase::Abandoned) {
+            if !slot.expires() {
                 continue;
             }
-            let ghost = Slot { phase: Phase::Abandoned, shape: slot.shape.clone(), ..*slot };
+            let ghost = Slot { phase: Phase::Abandoned, shape: Shape::Reply, ..*slot };
             self.queue[index] = self.place(ghost);
             let detail = format!("no reply within {:?}", self.timeout);
             self.settle(id, Err(Error::new(ErrorKind::Timeout, &self.node, detail)), wakes);
@@ -358,6 +395,10 @@ impl Pipeline {
     }
 
     // ===== inside =====
+
+    fn has_reached(&self, share: usize) -> bool {
+        self.queue.len() >= MAX_IN_FLIGHT * share || self.outbox.len() >= MAX_OUTBOX * share
+    }
 
     fn front(&self) -> Option<&Slot> {
         self.queue.front().map(|id| &self.slots[*id as usize])
@@ -430,6 +471,13 @@ impl Pipeline {
             Value::Error(line) => Error::server(&self.node, line),
             other => Error::new(ErrorKind::Protocol, &self.node, format!("a reply nobody asked for: {}", other.kind())),
         }
+    }
+}
+
+impl Slot {
+    /// Whether somebody is told when its deadline passes.
+    fn expires(&self) -> bool {
+        self.shape == Shape::Reply && !matches!(self.phase, Phase::Abandoned)
     }
 }
 

@@ -1,0 +1,695 @@
+//! The rules of one connection's queue, with instants made by hand: no socket, no runtime, no clock.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use leasehold_resp::pipeline::{Liveness, MAX_IN_FLIGHT, MAX_OUTBOX, Pipeline, Shape, SlotId, Wakes};
+use leasehold_resp::push::{Confirmation, Subscribe};
+use leasehold_resp::{Command, Error, ErrorKind, Frame, Value};
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A pipeline, and the world around it.
+struct World {
+    pipeline: Pipeline,
+    wakes: Wakes,
+    start: Instant,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { pipeline: Pipeline::new("node:1".into(), TIMEOUT), wakes: Wakes::default(), start: Instant::now() }
+    }
+
+    fn at(&self, ms: u64) -> Instant {
+        self.start + Duration::from_millis(ms)
+    }
+
+    fn submit(&mut self, tag: &str) -> SlotId {
+        self.submit_at(tag, 0)
+    }
+
+    fn submit_at(&mut self, tag: &str, ms: u64) -> SlotId {
+        let now = self.at(ms);
+        self.pipeline.submit(&Command::new("ECHO").arg(tag), Shape::Reply, now).unwrap()
+    }
+
+    fn subscribe(&mut self, kind: Confirmation, channels: &[&str]) -> SlotId {
+        let channels: Vec<Bytes> = channels.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
+        let shape = Shape::Confirmations { kind, channels: channels.clone() };
+        let now = self.start;
+        self.pipeline.submit(&Subscribe { kind, channels }, shape, now).unwrap()
+    }
+
+    /// Everything queued leaves.
+    fn write_all(&mut self) -> usize {
+        let mut writing = self.pipeline.begin_write();
+        let n = writing.rest().len();
+        writing.advance(n);
+        assert!(self.pipeline.end_write(writing));
+        n
+    }
+
+    fn reply(&mut self, value: impl Into<Reply>) {
+        let Reply(value) = value.into();
+        assert_eq!(self.pipeline.receive(Frame::Reply(value), &mut self.wakes).unwrap(), None);
+        self.wakes.fire();
+    }
+
+    /// Whether the push was taken for a confirmation.
+    fn push(&mut self, kind: &'static str, channel: &str) -> bool {
+        let rest = self.pipeline.receive(confirmation(kind, channel), &mut self.wakes).unwrap();
+        self.wakes.fire();
+        rest.is_none()
+    }
+
+    fn poll(&mut self, id: SlotId) -> Option<Result<Value, Error>> {
+        self.pipeline.poll(id, Waker::noop())
+    }
+
+    /// The text of the reply that `id` got.
+    fn text(&mut self, id: SlotId) -> String {
+        self.poll(id).expect("an outcome").expect("a reply").as_str().unwrap().to_owned()
+    }
+
+    fn error(&mut self, id: SlotId) -> ErrorKind {
+        self.poll(id).expect("an outcome").expect_err("an error").kind()
+    }
+
+    fn expire(&mut self, ms: u64) -> Liveness {
+        let now = self.at(ms);
+        let liveness = self.pipeline.expire(now, &mut self.wakes);
+        self.wakes.fire();
+        liveness
+    }
+
+    fn fail(&mut self) {
+        let reason = Error::unknown(&"node:1".into(), "the peer closed the connection");
+        self.pipeline.fail_all(&reason, &mut self.wakes);
+        self.wakes.fire();
+    }
+}
+
+struct Reply(Value);
+
+impl From<&str> for Reply {
+    fn from(text: &str) -> Self {
+        Self(Value::Bulk(Bytes::copy_from_slice(text.as_bytes())))
+    }
+}
+
+impl From<Value> for Reply {
+    fn from(value: Value) -> Self {
+        Self(value)
+    }
+}
+
+fn confirmation(kind: &'static str, channel: &str) -> Frame {
+    let channel = Bytes::copy_from_slice(channel.as_bytes());
+    Frame::Push(vec![Value::Bulk(kind.into()), Value::Bulk(channel), Value::Integer(0)])
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// ===== order =====
+
+#[test]
+fn replies_go_to_commands_in_the_order_they_were_submitted() {
+    let mut world = World::new();
+    let ids: Vec<_> = ["a", "b", "c"].map(|tag| world.submit(tag)).into();
+    world.write_all();
+    for tag in ["a", "b", "c"] {
+        world.reply(tag);
+    }
+    // Fetched in any order.
+    for (id, tag) in ids.into_iter().zip(["a", "b", "c"]).rev() {
+        assert_eq!(world.text(id), tag);
+    }
+}
+
+#[test]
+fn an_abandoned_command_keeps_its_place_so_that_nobody_gets_anothers_reply() {
+    let mut world = World::new();
+    let [a, b, c] = ["a", "b", "c"].map(|tag| world.submit(tag));
+    world.pipeline.abandon(b);
+    world.write_all();
+    for tag in ["a", "b", "c"] {
+        world.reply(tag);
+    }
+    assert_eq!((world.text(a), world.text(c)), ("a".into(), "c".into()));
+    assert_eq!(world.pipeline.in_flight(), 0);
+}
+
+#[test]
+fn a_place_is_used_again_only_when_its_owner_is_done_with_it() {
+    let mut world = World::new();
+    let a = world.submit("a");
+    world.write_all();
+    world.reply("a");
+    let b = world.submit("b");
+    assert_ne!(a, b, "a has not fetched its reply");
+    assert_eq!(world.text(a), "a");
+    assert_eq!(world.submit("c"), a);
+    // An outcome that nobody fetches frees the place as well.
+    world.write_all();
+    world.reply("b");
+    world.pipeline.abandon(b);
+    assert_eq!(world.submit("d"), b);
+}
+
+#[test]
+fn only_the_newest_waker_of_a_command_is_woken_and_once() {
+    let mut world = World::new();
+    let id = world.submit("a");
+    let (first, second) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
+    for counter in [&first, &second, &second] {
+        assert!(world.pipeline.poll(id, &Waker::from(Arc::clone(counter))).is_none());
+    }
+    world.write_all();
+    world.reply("a");
+    assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[test]
+fn a_function_gets_the_outcome_whether_it_is_left_before_or_after_the_reply() {
+    let mut world = World::new();
+    let (early, late) = (world.submit("early"), world.submit("late"));
+    world.write_all();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let callback = || {
+        let heard = Arc::clone(&heard);
+        Box::new(move |outcome: Result<Value, Error>| heard.lock().unwrap().push(outcome.unwrap()))
+    };
+    assert!(world.pipeline.detach(early, callback()).is_none());
+    world.reply("early");
+    world.reply("late");
+    let (callback, outcome) = world.pipeline.detach(late, callback()).expect("it is known already");
+    callback(outcome);
+    assert_eq!(*heard.lock().unwrap(), [Value::Bulk("early".into()), Value::Bulk("late".into())]);
+    world.pipeline.release_memory();
+    // Both places were given back.
+    assert_eq!(world.submit("next"), 0);
+}
+
+#[test]
+fn a_reply_that_nobody_asked_for_ends_the_connection() {
+    let mut world = World::new();
+    let stray = world.pipeline.receive(Frame::Reply(Value::Integer(1)), &mut world.wakes).unwrap_err();
+    assert_eq!(stray.kind(), ErrorKind::Protocol);
+    // Some servers say why they hang up.
+    let line = Frame::Reply(Value::Error("ERR max number of clients reached".into()));
+    let farewell = world.pipeline.receive(line, &mut world.wakes).unwrap_err();
+    assert_eq!(farewell.kind(), ErrorKind::Server);
+}
+
+// ===== time =====
+
+#[test]
+fn deadlines_count_from_submitting_whether_or_not_anything_was_written() {
+    let mut world = World::new();
+    let (a, b) = (world.submit_at("a", 0), world.submit_at("b", 300));
+    assert_eq!(world.pipeline.next_deadline(), Some(world.at(1000)));
+    assert_eq!(world.expire(999), Liveness::Alive);
+    assert!(world.poll(a).is_none());
+    assert_eq!(world.expire(1000), Liveness::Alive);
+    assert_eq!(world.error(a), ErrorKind::Timeout);
+    assert!(world.poll(b).is_none());
+    assert_eq!(world.pipeline.next_deadline(), Some(world.at(1300)));
+}
+
+#[test]
+fn the_late_reply_of_an_expired_command_is_for_nobody() {
+    let mut world = World::new();
+    let (a, b) = (world.submit_at("a", 0), world.submit_at("b", 500));
+    world.write_all();
+    world.expire(1000);
+    assert_eq!(world.error(a), ErrorKind::Timeout);
+    world.reply("a");
+    assert!(world.poll(b).is_none(), "the late reply to a is not the reply to b");
+    world.reply("b");
+    assert_eq!(world.text(b), "b");
+}
+
+#[test]
+fn two_timeouts_without_an_answer_to_the_oldest_command_are_death() {
+    let mut world = World::new();
+    let a = world.submit_at("a", 0);
+    world.write_all();
+    assert_eq!(world.expire(1000), Liveness::Alive);
+    assert_eq!(world.pipeline.next_deadline(), Some(world.at(2000)));
+    assert_eq!(world.expire(1999), Liveness::Alive);
+    assert_eq!(world.expire(2000), Liveness::Dead);
+    assert_eq!(world.error(a), ErrorKind::Timeout);
+
+    // Also if nobody waits for it any more.
+    let mut world = World::new();
+    let a = world.submit_at("a", 0);
+    world.pipeline.abandon(a);
+    assert_eq!(world.expire(1999), Liveness::Alive);
+    assert_eq!(world.expire(2000), Liveness::Dead);
+}
+
+#[test]
+fn a_command_that_blocks_may_take_longer_but_never_shorter_than_the_connection_allows() {
+    let mut world = World::new();
+    let command = Command::new("BLPOP").arg("k").arg("3");
+    let now = world.start;
+    let a = world.pipeline.submit_within(&command, Shape::Reply, now, TIMEOUT * 3).unwrap();
+    assert_eq!(world.expire(2999), Liveness::Alive);
+    assert!(world.poll(a).is_none());
+    world.expire(3000);
+    assert_eq!(world.error(a), ErrorKind::Timeout);
+
+    let mut world = World::new();
+    let a = world.pipeline.submit_within(&command, Shape::Reply, now, Duration::ZERO).unwrap();
+    world.expire(999);
+    assert!(world.poll(a).is_none());
+}
+
+#[test]
+fn a_timeout_for_ever_and_one_of_nothing_are_durations_that_can_be_counted() {
+    let mut pipeline = Pipeline::new("node:1".into(), Duration::MAX);
+    let now = Instant::now();
+    let command = Command::new("PING");
+    pipeline.submit(&command, Shape::Reply, now).unwrap();
+    pipeline.submit_within(&command, Shape::Reply, now, Duration::MAX).unwrap();
+    assert!(pipeline.next_deadline().unwrap() > now + Duration::from_secs(24 * 3600));
+    let hasty = Pipeline::new("node:1".into(), Duration::ZERO);
+    assert!(hasty.timeout() > Duration::ZERO, "or the timer of an idle connection would fire for ever");
+}
+
+// ===== what left =====
+
+#[test]
+fn what_may_have_left_is_unknown_and_the_rest_was_not_sent() {
+    let mut world = World::new();
+    let written = world.submit("written");
+    world.write_all();
+    let queued = world.submit("queued");
+    world.fail();
+    assert_eq!((world.error(written), world.error(queued)), (ErrorKind::Unknown, ErrorKind::NotSent));
+}
+
+#[test]
+fn each_count_of_bytes_that_left_divides_unknown_from_not_sent_exactly() {
+    let command = |n: usize| Command::new("ECHO").arg(n.to_string());
+    let mut length = Vec::new();
+    leasehold_resp::Encode::encode(&command(0), &mut length);
+    let total = length.len() * 3;
+    for left in 0..=total {
+        let mut world = World::new();
+        let now = world.start;
+        let ids: Vec<_> = (0..3).map(|n| world.pipeline.submit(&command(n), Shape::Reply, now).unwrap()).collect();
+        let mut writing = world.pipeline.begin_write();
+        assert_eq!(writing.rest().len(), total);
+        writing.advance(left);
+        assert_eq!(world.pipeline.end_write(writing), left == total);
+        world.fail();
+        for (n, id) in ids.into_iter().enumerate() {
+            let begun = left > n * length.len();
+            let expected = if begun { ErrorKind::Unknown } else { ErrorKind::NotSent };
+            assert_eq!(world.error(id), expected, "command {n}, {left} bytes left");
+        }
+    }
+}
+
+#[test]
+fn bytes_in_a_writers_hands_may_have_left() {
+    let mut world = World::new();
+    let taken = world.submit("taken");
+    let _writing = world.pipeline.begin_write();
+    let after = world.submit("after");
+    world.fail();
+    assert_eq!((world.error(taken), world.error(after)), (ErrorKind::Unknown, ErrorKind::NotSent));
+}
+
+#[test]
+fn a_partial_write_goes_on_before_what_was_queued_meanwhile() {
+    let mut world = World::new();
+    let mut wire = Vec::new();
+    let mut expected = Vec::new();
+    for tag in ["first", "second", "third", "fourth"] {
+        leasehold_resp::Encode::encode(&Command::new("ECHO").arg(tag), &mut expected);
+        world.submit(tag);
+        // Three bytes of whatever there is.
+        let mut writing = world.pipeline.begin_write();
+        wire.extend_from_slice(&writing.rest()[..3]);
+        writing.advance(3);
+        assert!(!world.pipeline.end_write(writing));
+    }
+    let mut writing = world.pipeline.begin_write();
+    world.submit("fifth");
+    leasehold_resp::Encode::encode(&Command::new("ECHO").arg("fifth"), &mut expected);
+    wire.extend_from_slice(writing.rest());
+    writing.advance(writing.rest().len());
+    assert!(world.pipeline.end_write(writing));
+    wire.extend_from_slice(world.pipeline.begin_write().rest());
+    assert_eq!(wire, expected);
+}
+
+#[test]
+fn a_writer_that_comes_back_in_a_later_epoch_changes_nothing_there() {
+    let mut world = World::new();
+    world.submit("old");
+    let late = world.pipeline.begin_write();
+    world.fail();
+    assert!(!world.pipeline.is_writing());
+    let new = world.submit("new");
+    let writing = world.pipeline.begin_write();
+    assert!(world.pipeline.end_write(late), "there is nothing left of it to be written");
+    assert!(world.pipeline.is_writing(), "the present writer is still at it: a second one would write into its middle");
+    assert!(world.pipeline.is_flushed(), "old bytes must not get into the new stream");
+    assert!(!world.pipeline.end_write(writing));
+    world.fail();
+    assert_eq!(world.error(new), ErrorKind::NotSent);
+}
+
+// ===== subscriptions =====
+
+#[test]
+fn n_channels_are_confirmed_by_n_pushes_in_any_order() {
+    let mut world = World::new();
+    let (sub, echo) = (world.subscribe(Confirmation::Subscribe, &["a", "b", "a"]), world.submit("x"));
+    world.write_all();
+    assert!(world.push("subscribe", "b"));
+    assert!(world.push("subscribe", "a"));
+    assert!(world.poll(sub).is_none(), "a was asked for twice");
+    assert!(world.push("subscribe", "a"));
+    assert_eq!(world.poll(sub).unwrap().unwrap(), Value::Null);
+    world.reply("x");
+    assert_eq!(world.text(echo), "x");
+}
+
+#[test]
+fn a_refused_subscription_has_one_reply() {
+    let mut world = World::new();
+    let (sub, echo) = (world.subscribe(Confirmation::Subscribe, &["a", "b"]), world.submit("x"));
+    world.write_all();
+    world.reply(Value::Error("NOPERM no".into()));
+    assert_eq!(world.poll(sub).unwrap().unwrap(), Value::Error("NOPERM no".into()));
+    world.reply("x");
+    assert_eq!(world.text(echo), "x");
+}
+
+#[test]
+fn a_subscription_answered_by_anything_but_a_push_or_an_error_ends_the_connection() {
+    let mut world = World::new();
+    let sub = world.subscribe(Confirmation::Subscribe, &["a"]);
+    world.write_all();
+    let outcome = world.pipeline.receive(Frame::Reply(Value::Simple("OK".into())), &mut world.wakes);
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Protocol);
+    world.fail();
+    assert_eq!(world.error(sub), ErrorKind::Unknown);
+}
+
+#[test]
+fn an_unasked_sunsubscribe_between_two_replies_shifts_nothing() {
+    let mut world = World::new();
+    let (a, b) = (world.submit("a"), world.submit("b"));
+    world.write_all();
+    world.reply("a");
+    assert!(!world.push("sunsubscribe", "channel"));
+    world.reply("b");
+    assert_eq!((world.text(a), world.text(b)), ("a".into(), "b".into()));
+}
+
+#[test]
+fn pushes_of_another_kind_or_channel_confirm_nothing() {
+    let mut world = World::new();
+    let sub = world.subscribe(Confirmation::Ssubscribe, &["a"]);
+    world.write_all();
+    assert!(!world.push("sunsubscribe", "a"));
+    assert!(!world.push("subscribe", "a"));
+    assert!(!world.push("ssubscribe", "b"));
+    assert!(world.poll(sub).is_none());
+    assert!(world.push("ssubscribe", "a"));
+    assert!(world.poll(sub).is_some());
+}
+
+#[test]
+fn a_confirmation_that_is_late_is_still_a_confirmation() {
+    let mut world = World::new();
+    let sub = world.subscribe(Confirmation::Subscribe, &["a"]);
+    let echo = world.submit("x");
+    world.write_all();
+    assert_eq!(world.expire(1500), Liveness::Alive);
+    assert_eq!(world.error(echo), ErrorKind::Timeout);
+    assert!(world.poll(sub).is_none());
+    assert_eq!(world.pipeline.next_deadline(), Some(world.at(2000)), "or the connection dies");
+    assert!(world.push("subscribe", "a"));
+    assert_eq!(world.poll(sub).unwrap().unwrap(), Value::Null);
+}
+
+// ===== bounds =====
+
+#[test]
+fn further_commands_are_refused_by_number_and_a_reply_makes_room() {
+    let mut world = World::new();
+    let now = world.start;
+    let ping = Command::new("PING");
+    let first = world.pipeline.submit(&ping, Shape::Reply, now).unwrap();
+    for _ in 1..MAX_IN_FLIGHT {
+        let id = world.pipeline.submit(&ping, Shape::Reply, now).unwrap();
+        world.pipeline.abandon(id);
+        world.write_all();
+    }
+    assert!(world.pipeline.is_full());
+    assert!(world.pipeline.submit(&ping, Shape::Reply, now).is_err());
+    // Whoever waits for messages would not learn that nobody sends them.
+    let sub = world.subscribe(Confirmation::Subscribe, &["a"]);
+    world.pipeline.abandon(sub);
+    world.reply("x");
+    assert_eq!(world.text(first), "x");
+    world.reply("x");
+    assert!(world.pipeline.submit(&ping, Shape::Reply, now).is_ok());
+}
+
+#[test]
+fn further_commands_are_refused_by_bytes_and_writing_makes_room() {
+    let mut world = World::new();
+    world.submit(&"x".repeat(MAX_OUTBOX));
+    assert!(world.pipeline.is_full());
+    let now = world.start;
+    assert!(world.pipeline.submit(&Command::new("PING"), Shape::Reply, now).is_err());
+    world.write_all();
+    assert!(world.pipeline.submit(&Command::new("PING"), Shape::Reply, now).is_ok());
+}
+
+#[test]
+fn a_request_without_arguments_is_not_one_that_servers_leave_unanswered() {
+    let mut bytes = Vec::new();
+    let nothing: &[&[u8]] = &[];
+    leasehold_resp::Encode::encode(nothing, &mut bytes);
+    assert!(!bytes.starts_with(b"*0"), "{:?}", String::from_utf8_lossy(&bytes));
+}
+
+// ===== against a model =====
+
+mod model {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Submit,
+        Subscribe(u8),
+        /// Of the n-th command that somebody still waits for.
+        Abandon(u8),
+        Fetch(u8),
+        /// So many bytes leave.
+        Write(u16),
+        Reply,
+        Refuse,
+        Confirm,
+        Unasked,
+        /// So many milliseconds pass.
+        Pass(u16),
+        Fail,
+    }
+
+    fn ops() -> impl Strategy<Value = Vec<Op>> {
+        let op = prop_oneof![
+            6 => Just(Op::Submit),
+            1 => (1..4_u8).prop_map(Op::Subscribe),
+            2 => any::<u8>().prop_map(Op::Abandon),
+            4 => any::<u8>().prop_map(Op::Fetch),
+            3 => (0..120_u16).prop_map(Op::Write),
+            6 => Just(Op::Reply),
+            1 => Just(Op::Refuse),
+            2 => Just(Op::Confirm),
+            1 => Just(Op::Unasked),
+            1 => (0..700_u16).prop_map(Op::Pass),
+            1 => Just(Op::Fail),
+        ];
+        proptest::collection::vec(op, 0..200)
+    }
+
+    /// What the model knows of a command.
+    #[derive(Debug)]
+    struct Known {
+        n: usize,
+        channels: Option<Vec<String>>,
+        /// Its first byte and the one behind its last.
+        start: u64,
+        deadline: u64,
+        outcome: Option<Outcome>,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    enum Outcome {
+        Reply(String),
+        Confirmed,
+        Failed(ErrorKind),
+    }
+
+    #[derive(Default)]
+    struct Model {
+        /// All commands, by the order they were submitted.
+        all: Vec<Known>,
+        /// Those whose reply has not come.
+        queue: VecDeque<usize>,
+        /// Those that somebody will fetch.
+        held: Vec<(SlotId, usize)>,
+        encoded: u64,
+        left: u64,
+        now: u64,
+    }
+
+    impl Model {
+        fn settle(&mut self, n: usize, outcome: Outcome) {
+            self.all[n].outcome.get_or_insert(outcome);
+        }
+    }
+
+    fn observed(outcome: Option<Result<Value, Error>>) -> Option<Outcome> {
+        outcome.map(|outcome| match outcome {
+            Ok(Value::Null) => Outcome::Confirmed,
+            Ok(Value::Error(_)) => Outcome::Failed(ErrorKind::Server),
+            Ok(value) => Outcome::Reply(value.as_str().unwrap().to_owned()),
+            Err(error) => Outcome::Failed(error.kind()),
+        })
+    }
+
+    fn run(ops: Vec<Op>) {
+        let mut world = World::new();
+        let mut model = Model::default();
+        for op in ops {
+            match op {
+                Op::Submit | Op::Subscribe(_) => {
+                    let n = model.all.len();
+                    let before = {
+                        let (now, mut bytes) = (world.at(model.now), Vec::new());
+                        let (id, channels) = if let Op::Subscribe(count) = op {
+                            let names: Vec<String> = (0..count).map(|i| format!("{n}-{i}")).collect();
+                            let channels: Vec<Bytes> = names.iter().map(|name| name.clone().into()).collect();
+                            let subscribe = Subscribe { kind: Confirmation::Subscribe, channels: channels.clone() };
+                            leasehold_resp::Encode::encode(&subscribe, &mut bytes);
+                            let shape = Shape::Confirmations { kind: Confirmation::Subscribe, channels };
+                            (world.pipeline.submit(&subscribe, shape, now).unwrap(), Some(names))
+                        } else {
+                            let command = Command::new("ECHO").arg(n.to_string());
+                            leasehold_resp::Encode::encode(&command, &mut bytes);
+                            (world.pipeline.submit(&command, Shape::Reply, now).unwrap(), None)
+                        };
+                        assert!(model.held.iter().all(|(held, _)| *held != id), "a place with two owners");
+                        let known =
+                            Known { n, channels, start: model.encoded, deadline: model.now + 1000, outcome: None };
+                        model.all.push(known);
+                        model.queue.push_back(n);
+                        model.held.push((id, n));
+                        bytes.len()
+                    };
+                    model.encoded += before as u64;
+                }
+                Op::Abandon(which) if !model.held.is_empty() => {
+                    let (id, _) = model.held.swap_remove(usize::from(which) % model.held.len());
+                    world.pipeline.abandon(id);
+                }
+                Op::Fetch(which) if !model.held.is_empty() => {
+                    let index = usize::from(which) % model.held.len();
+                    let (id, n) = model.held[index];
+                    let outcome = observed(world.poll(id));
+                    assert_eq!(outcome, model.all[n].outcome, "of command {n}");
+                    if outcome.is_some() {
+                        model.held.swap_remove(index);
+                    }
+                }
+                Op::Write(bytes) => {
+                    let mut writing = world.pipeline.begin_write();
+                    assert_eq!(writing.rest().len() as u64, model.encoded - model.left);
+                    let bytes = usize::from(bytes).min(writing.rest().len());
+                    writing.advance(bytes);
+                    model.left += bytes as u64;
+                    assert_eq!(world.pipeline.end_write(writing), model.left == model.encoded);
+                }
+                Op::Reply | Op::Refuse => {
+                    let Some(&n) = model.queue.front() else { continue };
+                    let refused = matches!(op, Op::Refuse) || model.all[n].channels.is_some();
+                    model.queue.pop_front();
+                    if refused {
+                        world.reply(Value::Error("ERR no".into()));
+                        model.settle(n, Outcome::Failed(ErrorKind::Server));
+                    } else {
+                        world.reply(n.to_string().as_str());
+                        model.settle(n, Outcome::Reply(n.to_string()));
+                    }
+                }
+                Op::Confirm => {
+                    let Some(&n) = model.queue.front() else { continue };
+                    let Some(name) = model.all[n].channels.as_mut().and_then(Vec::pop) else { continue };
+                    assert!(world.push("subscribe", &name));
+                    if model.all[n].channels.as_ref().is_some_and(Vec::is_empty) {
+                        model.queue.pop_front();
+                        model.settle(n, Outcome::Confirmed);
+                    }
+                }
+                Op::Unasked => assert!(!world.push("sunsubscribe", "elsewhere")),
+                Op::Pass(ms) => {
+                    model.now += u64::from(ms);
+                    for n in model.queue.clone() {
+                        if model.all[n].deadline <= model.now && model.all[n].channels.is_none() {
+                            model.settle(n, Outcome::Failed(ErrorKind::Timeout));
+                        }
+                    }
+                    let dead = model.queue.front().is_some_and(|n| model.all[*n].deadline + 1000 <= model.now);
+                    let expected = if dead { Liveness::Dead } else { Liveness::Alive };
+                    assert_eq!(world.expire(model.now), expected);
+                }
+                Op::Fail => {
+                    world.fail();
+                    while let Some(n) = model.queue.pop_front() {
+                        let begun = model.all[n].start < model.left;
+                        model.settle(n, Outcome::Failed(if begun { ErrorKind::Unknown } else { ErrorKind::NotSent }));
+                    }
+                    model.left = model.encoded;
+                }
+                Op::Abandon(_) | Op::Fetch(_) => {}
+            }
+            assert_eq!(world.pipeline.in_flight(), model.queue.len());
+            assert_eq!(world.pipeline.is_flushed(), model.left == model.encoded);
+        }
+        for (id, n) in model.held {
+            assert_eq!(observed(world.poll(id)), model.all[n].outcome, "of command {}", model.all[n].n);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+        #[test]
+        fn any_sequence_of_events_ends_as_a_simple_queue_says(ops in ops()) {
+            run(ops);
+        }
+    }
+}
