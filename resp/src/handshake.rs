@@ -23,7 +23,7 @@ use crate::value::Value;
 pub(crate) struct Established {
     pub(crate) socket: Socket,
     pub(crate) decoder: Decoder,
-    /// Bytes that came behind the last reply of the handshake: a push, at most.
+    /// Bytes that came behind the last reply of the handshake: the beginning of a push, at most.
     pub(crate) received: BytesMut,
 }
 
@@ -44,7 +44,11 @@ pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<
         established: Established { socket, decoder: Decoder::new(Limits::default()), received: BytesMut::new() },
         node,
     };
-    exchange.call(&hello(endpoint)).await?.map_err(|error| refused(error, node))?;
+    let greeting = exchange.call(&hello(endpoint)).await?.map_err(|error| refused(error, node))?;
+    if !speaks_resp3(&greeting) {
+        let detail = format!("`HELLO 3` was answered with something else than a RESP3 greeting: {}", greeting.kind());
+        return Err(Error::new(ErrorKind::Protocol, node, detail));
+    }
     if endpoint.database != 0 {
         exchange.call(&Command::new("SELECT").arg_int(i64::from(endpoint.database))).await??;
     }
@@ -52,7 +56,14 @@ pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<
     for (what, value) in [("LIB-NAME", "leasehold"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
         let _ = exchange.call(&Command::new("CLIENT").arg("SETINFO").arg(what).arg(value)).await?;
     }
+    exchange.expect_silence()?;
     Ok(exchange.established)
+}
+
+/// The greeting is a map that says so. What answers `HELLO` with anything else would not send pushes either.
+fn speaks_resp3(greeting: &Value) -> bool {
+    let Value::Map(fields) = greeting else { return false };
+    fields.iter().any(|(field, value)| field.as_bytes() == Some(b"proto") && value.as_int() == Some(3))
 }
 
 fn hello(endpoint: &Endpoint) -> Command {
@@ -86,6 +97,7 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     /// The outer error ends the connection, the inner one is the server's answer.
     async fn call(&mut self, command: &Command) -> Result<Result<Value, Error>, Error> {
+        self.expect_silence()?;
         let mut request = Vec::new();
         command.encode(&mut request);
         self.write_all(&request).await.map_err(|error| Error::connect(self.node, error))?;
@@ -95,6 +107,21 @@ impl Exchange<'_> {
                 Ok(Some(Frame::Reply(value))) => return Ok(Ok(value)),
                 Ok(Some(Frame::Push(_))) => {}
                 Ok(None) => self.read_some().await.map_err(|error| Error::connect(self.node, error))?,
+                Err(error) => return Err(Error::protocol(self.node, error)),
+            }
+        }
+    }
+
+    /// A second reply to one request would be taken for the answer to the next, and so on for ever.
+    fn expect_silence(&mut self) -> Result<(), Error> {
+        loop {
+            match self.established.decoder.decode(&mut self.established.received) {
+                Ok(Some(Frame::Push(_))) => {}
+                Ok(Some(Frame::Reply(value))) => {
+                    let detail = format!("a reply nobody asked for: {}", value.kind());
+                    return Err(Error::new(ErrorKind::Protocol, self.node, detail));
+                }
+                Ok(None) => return Ok(()),
                 Err(error) => return Err(Error::protocol(self.node, error)),
             }
         }
