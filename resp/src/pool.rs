@@ -98,9 +98,9 @@ impl Pool {
         };
         let connection = match idle {
             Some(connection) => connection,
-            None => Connection::connect(self.first().endpoint().clone()).await?,
+            None => Connection::connect_once(self.first().endpoint().clone()).await?,
         };
-        Ok(Exclusive { connection, pool: self.clone(), spoiled: false })
+        Ok(Exclusive { connection, pool: self.clone(), spoiled: false, state: Kept::Nothing })
     }
 
     /// Refuses further commands on the shared connections and lets the idle ones go.
@@ -122,14 +122,29 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A connection with one user. It goes back to the pool when dropped, unless a reply is still to come or something went
-/// wrong: then it is closed, because the next user would read the wrong reply or find a changed state.
+/// A connection with one user. It goes back to the pool when dropped, unless a reply is still to come, something went
+/// wrong or a transaction is open: then it is closed, because the next user would read the wrong reply or find a changed
+/// state.
+///
+/// It is never reopened under its user, for whom it keeps state: a new connection knows nothing of the `MULTI` before, and
+/// its `WAIT` would confirm what it never wrote.
 #[derive(Debug)]
 pub struct Exclusive {
     connection: Connection,
     pool: Pool,
     /// Set while a reply is to come, and for good after an error without an answer.
     spoiled: bool,
+    state: Kept,
+}
+
+/// What a connection knows that its next user does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Nothing,
+    /// A `MULTI` or a `WATCH`, until an `EXEC` or `DISCARD`.
+    Transaction,
+    /// Another user, database, protocol or mode.
+    Changed,
 }
 
 impl Exclusive {
@@ -137,7 +152,8 @@ impl Exclusive {
     ///
     /// # Errors
     ///
-    /// See [`Error`]. After [`Error::may_have_executed`] without an answer the connection cannot be used again.
+    /// See [`Error`]. After [`Error::may_have_executed`] without an answer, and once the connection has ended, it cannot be
+    /// used again.
     ///
     /// # Cancel safety
     ///
@@ -148,19 +164,46 @@ impl Exclusive {
             return Err(Error::new(ErrorKind::Closed, self.connection.node(), detail));
         }
         self.spoiled = true;
+        self.state = self.state.after(command.breaks_sharing());
         let reply = self.connection.submit_alone(command, timeout);
         let outcome = tokio::time::timeout(timeout, reply).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Timeout, self.connection.node(), format!("no reply within {timeout:?}")))
         });
         self.spoiled = matches!(&outcome, Err(error) if error.kind() != ErrorKind::Server);
-        outcome
+        match outcome {
+            // It ended between two calls. For the caller that is one connection of many: trying again may help.
+            Err(error) if error.is_closed() => {
+                Err(Error::not_sent(self.connection.node(), error.detail()).with_source(error))
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+impl Kept {
+    /// `command` is the name of one that breaks sharing, if it does.
+    fn after(self, command: Option<&str>) -> Self {
+        let Some(command) = command else { return self };
+        let is = |names: &[&str]| names.iter().any(|name| command.eq_ignore_ascii_case(name));
+        // `BLPOP` and the like, `XREAD BLOCK`: they take time and leave nothing behind.
+        let blocks = command.starts_with(['B', 'b', 'X', 'x']) || is(&["WAIT", "WAITAOF"]);
+        if self == Self::Changed || blocks {
+            return self;
+        }
+        if is(&["MULTI", "WATCH"]) {
+            Self::Transaction
+        } else if is(&["EXEC", "DISCARD"]) {
+            Self::Nothing
+        } else {
+            Self::Changed
+        }
     }
 }
 
 impl Drop for Exclusive {
     fn drop(&mut self) {
         let mut idle = self.pool.idle();
-        if !self.spoiled && idle.len() < MAX_IDLE {
+        if !self.spoiled && self.state == Kept::Nothing && idle.len() < MAX_IDLE {
             idle.push((self.connection.clone(), Instant::now()));
         } else {
             drop(idle);
