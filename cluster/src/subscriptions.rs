@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 use bytes::Bytes;
 use leasehold_resp::connection::Event as ConnectionEvent;
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
-use leasehold_resp::{Connection, Error, Value};
+use leasehold_resp::{Connection, Error, Reply, Value};
 
 /// What a subscription hears.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ pub(crate) struct Hub {
 struct Channel {
     /// Whether the server has confirmed it on the present connection.
     confirmed: bool,
+    /// Whether it was asked for and has not answered yet.
+    asked: bool,
     ears: Vec<Arc<Ear>>,
 }
 
@@ -105,12 +107,16 @@ impl Hub {
         let mut channels = self.lock();
         let wanted = channels.entry(name.clone()).or_default();
         wanted.ears.push(Arc::clone(&ear));
+        let mut asked = None;
         if wanted.confirmed {
             ear.lock().subscribed = true;
-        } else if wanted.ears.len() == 1 {
-            self.ask(connection, vec![name.clone()]);
+        } else if !wanted.asked {
+            asked = Some(wanted.ask(connection, &name));
         }
         drop(channels);
+        if let Some(reply) = asked {
+            self.await_answer(reply, name.clone());
+        }
         Subscription { hub: Arc::clone(self), connection: connection.clone(), channel: name, ear }
     }
 
@@ -118,11 +124,12 @@ impl Hub {
     pub(crate) fn observe(self: &Arc<Self>, connection: &Connection, event: ConnectionEvent) {
         match event {
             ConnectionEvent::Up => {
-                let channels = self.lock();
-                let wanted: Vec<Bytes> = channels.keys().cloned().collect();
-                if !wanted.is_empty() {
-                    self.ask(connection, wanted);
-                }
+                // One command for each channel: a server that refuses one of several refuses all.
+                let mut channels = self.lock();
+                let asked: Vec<_> =
+                    channels.iter_mut().map(|(name, channel)| (channel.ask(connection, name), name.clone())).collect();
+                drop(channels);
+                asked.into_iter().for_each(|(reply, name)| self.await_answer(reply, name));
             }
             ConnectionEvent::Down => self.lock().values_mut().for_each(|channel| channel.confirmed = false),
             ConnectionEvent::Push(Push::Message { channel, payload }) => {
@@ -131,43 +138,42 @@ impl Hub {
                 }
             }
             ConnectionEvent::Push(Push::Unasked(Confirmation::Unsubscribe | Confirmation::Sunsubscribe, name)) => {
-                if let Some(channel) = self.lock().get_mut(&name) {
+                let asked = self.lock().get_mut(&name).map(|channel| {
                     channel.confirmed = false;
-                    self.ask(connection, vec![name]);
+                    channel.ask(connection, &name)
+                });
+                if let Some(reply) = asked {
+                    self.await_answer(reply, name);
                 }
             }
             ConnectionEvent::Push(_) => {}
         }
     }
 
-    /// Submits a subscription; if it is not even sent, the next [`ConnectionEvent::Up`] repeats it.
-    fn ask(self: &Arc<Self>, connection: &Connection, channels: Vec<Bytes>) {
+    /// Not to be called under the lock: if the answer is known already, it is dealt with right here.
+    fn await_answer(self: &Arc<Self>, reply: Reply, name: Bytes) {
         let hub = Arc::downgrade(self);
-        let subscribe = Subscribe { kind: Confirmation::Subscribe, channels };
-        let names = subscribe.channels.clone();
-        // If it is refused, the connection's coming up asks again.
-        let _ = connection.subscribe_then(&subscribe, move |outcome| {
+        reply.detach(move |outcome| {
             if let Some(hub) = hub.upgrade() {
-                hub.answered(&names, &outcome);
+                hub.answered(&name, &outcome);
             }
         });
     }
 
-    fn answered(&self, names: &[Bytes], outcome: &Result<Value, Error>) {
+    fn answered(&self, name: &Bytes, outcome: &Result<Value, Error>) {
         let mut channels = self.lock();
-        for name in names {
-            let Some(channel) = channels.get_mut(name) else { continue };
-            match outcome {
-                Ok(_) => {
-                    channel.confirmed = true;
-                    channel.tell(|unheard| unheard.subscribed = true);
-                }
-                Err(error) if error.as_server().is_some() => {
-                    channel.tell(|unheard| unheard.refused = Some(error.clone()));
-                }
-                // The connection went down.
-                Err(_) => {}
+        let Some(channel) = channels.get_mut(name) else { return };
+        channel.asked = false;
+        match outcome {
+            Ok(_) => {
+                channel.confirmed = true;
+                channel.tell(|unheard| unheard.subscribed = true);
             }
+            Err(error) if error.as_server().is_some() => {
+                channel.tell(|unheard| unheard.refused = Some(error.clone()));
+            }
+            // The connection went down.
+            Err(_) => {}
         }
     }
 
@@ -177,6 +183,13 @@ impl Hub {
 }
 
 impl Channel {
+    /// Submits the subscription: under the hub's lock, so that the order on the wire is the order of changes here. If it
+    /// is not even sent, the next [`ConnectionEvent::Up`] repeats it.
+    fn ask(&mut self, connection: &Connection, name: &Bytes) -> Reply {
+        self.asked = true;
+        connection.subscribe(&Subscribe { kind: Confirmation::Subscribe, channels: vec![name.clone()] })
+    }
+
     fn tell(&self, change: impl Fn(&mut Unheard)) {
         for ear in &self.ears {
             let mut unheard = ear.lock();
