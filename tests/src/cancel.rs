@@ -17,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// No operation has that many await points; one that never completes has.
 const MANY: usize = 10_000;
 
-/// Drives `future` until it has been pending `n` times more than 0 (0: until its first `Pending`), then drops it.
-/// Returns its output if it completes before.
+/// Drives `future` until it is pending for the `n`-th time, counted from 0, then drops it. Returns its output if it
+/// completes before.
 ///
 /// # Panics
 ///

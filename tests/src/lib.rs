@@ -8,12 +8,14 @@
 //! | [`history`] | what every process did and saw, on one clock |
 //! | [`observer`] | the server's own state of a lock, written into the history |
 //! | [`checker`] | which invariants a history breaks |
+//! | [`broken`] | clients with a flaw each, which the checker must catch |
 //! | [`ledger`] | what a lock protects: detects lost updates, refuses stale tokens |
 //! | [`cancel`] | drops a future at every await point |
 //! | [`process`] | child processes that cannot outlive the test; signals |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
 
+pub mod broken;
 pub mod cancel;
 pub mod checker;
 pub mod history;

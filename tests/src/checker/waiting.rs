@@ -1,10 +1,10 @@
 //! I6, I8 and I9: those who wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Violation;
 use super::facts::{Call, Claim, Facts, NEVER, violation};
-use crate::history::{Effect, Mode, Outcome, What, micros};
+use crate::history::{Effect, Event, Mode, Outcome, What, micros};
 
 /// I6: when a lock becomes free and somebody waits, somebody holds it soon.
 pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
@@ -73,35 +73,51 @@ pub(super) fn waits_are_bounded(facts: &Facts<'_>) -> Vec<Violation> {
 
 /// I9: the server holds nothing for an acquisition that was never reported as granted, once it is over.
 pub(super) fn cancelled_calls_leave_nothing(facts: &Facts<'_>) -> Vec<Violation> {
+    // A client's ids begin alike, `<client>:<n>`: whose an unknown one may be is known once a client has got one.
+    let mut processes: HashMap<&str, HashSet<u32>> = HashMap::new();
+    for claim in &facts.claims {
+        processes.entry(client_of(claim.hold)).or_default().insert(claim.granted.process);
+    }
+    let mut first_seen = HashMap::new();
     let mut violations = Vec::new();
     for sample in &facts.samples {
         for holder in sample.holders {
             if facts.granted.contains(&(sample.key, holder.id.as_str())) {
                 continue;
             }
-            // Whose it is cannot be told, only whether it may be anybody's: of a call that is open, that may still be
-            // cleaned up, or that will be granted.
-            let may_be_of = |c: &&Call<'_>| {
-                let died = facts.deaths.get(&c.invoke.process).copied();
-                let cleanup = micros(facts.limits.cleanup) + if died.is_some() { facts.lease() } else { 0 };
-                let ungranted = !matches!(c.end, Some(end) if matches!(end.what, What::Ok { .. }));
+            let first_seen = *first_seen.entry((sample.key, &holder.id)).or_insert(sample.event.at);
+            let suspects = processes.get(client_of(&holder.id));
+            // Of whom it is cannot be told, only of whom it may be: of a call that began before it was seen, and is
+            // open or has just ended.
+            let may_be_of = |c: &Call<'_>| {
+                let died = facts.deaths.contains_key(&c.invoke.process);
+                let cleanup = micros(facts.limits.cleanup) + if died { facts.lease() } else { 0 };
                 let over = facts.end_of(c);
                 c.key == sample.key
-                    && ungranted
-                    && c.invoke.at <= sample.event.at
+                    && c.invoke.at <= first_seen
+                    && suspects.is_none_or(|processes| processes.contains(&c.invoke.process))
+                    && !c.end.is_some_and(is_grant)
                     && (over == NEVER || facts.due(over, cleanup, |_| true) >= sample.asked)
             };
-            if facts.calls.iter().any(|c| may_be_of(&c)) {
+            if facts.calls.iter().any(may_be_of) {
                 continue;
             }
             let message = format!("{} is held by {}, which no acquisition was told of", sample.key, holder.id);
-            let left = facts.calls.iter().rfind(|c| {
-                c.key == sample.key
-                    && matches!(c.end, Some(e) if !matches!(e.what, What::Ok { .. }) && e.at < sample.asked)
-            });
-            let events: Vec<_> = left.and_then(|c| c.end).into_iter().chain([sample.event]).collect();
+            let given_up = |c: &&Call<'_>| {
+                c.key == sample.key && c.invoke.at <= first_seen && c.end.is_some_and(|end| !is_grant(end))
+            };
+            let last = facts.calls.iter().rfind(given_up).and_then(|c| c.end);
+            let events: Vec<_> = last.into_iter().chain([sample.event]).collect();
             violations.push(violation("I9", message, &events));
         }
     }
     violations
+}
+
+fn is_grant(end: &Event) -> bool {
+    matches!(end.what, What::Ok { .. })
+}
+
+fn client_of(hold: &str) -> &str {
+    hold.rsplit_once(':').map_or(hold, |(client, _)| client)
 }
