@@ -328,7 +328,9 @@ pub fn server_binary() -> PathBuf {
     if let Some(chosen) = std::env::var_os("LEASEHOLD_SERVER").filter(|v| !v.is_empty()) {
         let path = PathBuf::from(&chosen);
         assert!(path.is_file(), "LEASEHOLD_SERVER={} is not a file", path.display());
-        return path;
+        // The server starts in a directory of its own. (Not canonicalised: Debian's redis-server is a link, and what
+        // the program does depends on the name it is called by.)
+        return std::path::absolute(&path).unwrap_or(path);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     ["redis-server", "valkey-server"]

@@ -202,3 +202,16 @@ async fn the_raw_client_reads_both_protocols() {
     assert_eq!(raw.push().await[2], RawValue::Bulk(b"hi".to_vec()));
     assert_eq!(raw.cmd(&["PING"]).await.str(), "PONG");
 }
+
+#[tokio::test]
+async fn a_sentinel_watches_a_server_and_restarts_with_what_it_knows() {
+    let server = Server::start().await;
+    let monitor = format!("sentinel monitor shop 127.0.0.1 {} 1", server.port());
+    let sentinel = Server::builder().sentinel().config(monitor).start().await;
+    let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop"];
+    for _ in 0..2 {
+        let address = sentinel.raw().await.cmd(&ask).await;
+        assert_eq!(address.array()[1].int(), i64::from(server.port()));
+        sentinel.restart().await;
+    }
+}
