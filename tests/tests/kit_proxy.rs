@@ -334,8 +334,10 @@ async fn a_server_that_is_gone_ends_the_clients_connections() {
     server.kill();
     assert!(raw.read().await.is_err());
     drop(raw);
-    let mut refused = Raw::connect(proxy.addr()).await.unwrap();
-    assert!(refused.try_cmd(&["PING"]).await.is_err());
+    // The proxy accepts before it can know; the reset may come while the client still connects, or later.
+    if let Ok(mut reset) = Raw::connect(proxy.addr()).await {
+        assert!(reset.try_cmd(&["PING"]).await.is_err());
+    }
     server.restart().await;
     assert_eq!(Raw::connect(proxy.addr()).await.unwrap().cmd(&["PING"]).await.str(), "PONG");
 }
