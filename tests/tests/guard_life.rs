@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks, LostReason, Release};
-use leasehold_testkit::{Cut, Fault, Proxy, Server};
+use leasehold_testkit::{Cut, Fault, Proxy, Server, process};
 use lock_support::{exists, locks, ms, short_locks, until, within};
 
 /// Sets a flag when it is dropped.
@@ -20,6 +20,17 @@ struct Witness(Arc<AtomicBool>);
 impl Drop for Witness {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A child that does not outlive a failed test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It has ended already if the test went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -235,4 +246,43 @@ async fn a_grant_that_arrives_after_its_lease_is_no_grant() {
     proxy.heal();
     until("the end of the lease", async || !exists(&mut raw, "a").await).await;
     assert!(locks.mutex("a").lock().lease(Duration::from_secs(5)).await.unwrap().is_held());
+}
+
+/// What a stopped process (a debugger, a suspended container, a very long pause) finds when it goes on. The holder is a
+/// process of its own: this test, started again with the address of the server.
+#[test]
+fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
+    const URL: &str = "LEASEHOLD_STOPPED_HOLDER";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    if let Ok(url) = std::env::var(URL) {
+        runtime.block_on(async {
+            let locks = Locks::builder(url).lease(ms(500)).connect().await.unwrap();
+            let (renewed, fixed) = (locks.mutex("a"), locks.mutex("b"));
+            let (renewed, fixed) = (renewed.lock().await.unwrap(), fixed.lock().lease(ms(500)).await.unwrap());
+            process::signal(std::process::id(), "STOP");
+            // The first thing it does after waking up.
+            assert!(!renewed.is_held() && !fixed.is_held());
+            assert_eq!(within("the news", fixed.lost()).await, LostReason::Expired);
+            let reason = within("the news", renewed.lost()).await;
+            assert!(matches!(reason, LostReason::Expired | LostReason::Stolen), "{reason:?}");
+        });
+        return;
+    }
+    let server = Server::builder().start_blocking();
+    let holder = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once"])
+        .env(URL, server.url())
+        .spawn()
+        .unwrap();
+    let mut holder = Killed(holder);
+    runtime.block_on(async {
+        let mut raw = server.raw().await;
+        until("it holds both", async || raw.cmd(&["EXISTS", "a", "b"]).await.int() == 2).await;
+        let next = locks(&server).await;
+        let next = within("the end of its lease", next.mutex("a").lock().into_future()).await.unwrap();
+        process::signal(holder.0.id(), "CONT");
+        let status = tokio::task::spawn_blocking(move || holder.0.wait().unwrap()).await.unwrap();
+        assert!(status.success());
+        assert!(next.is_held(), "and its late release took nothing away");
+    });
 }
