@@ -84,13 +84,11 @@ async fn run(directory: &str, namespace: &str, without_locks: bool) -> Result<()
 }
 
 impl Worker {
-    /// One task: lock after lock, in turn, until told to stop.
+    /// One task: the same lock time and again, until told to stop. So a lock whose holder is gone holds up only those
+    /// who want it.
     async fn work(self: Arc<Self>, task: usize) {
-        for round in task.. {
-            if *self.stop.borrow() {
-                return;
-            }
-            if let Err(error) = self.turn(task, round % LOCKS.len()).await {
+        while !*self.stop.borrow() {
+            if let Err(error) = self.turn(task, task % LOCKS.len()).await {
                 say(&Event::Trouble(error.to_string()));
                 tokio::time::sleep(PAUSE).await;
             }
