@@ -49,3 +49,19 @@ impl PairClient for RawTokio {
         assert_eq!(released, b":1\r\n", "{}", String::from_utf8_lossy(released));
     }
 }
+
+/// The same in a runtime where some timer is pending, as one is in every real program.
+///
+/// It makes every `epoll_wait` a sleep with an end, for which the kernel sets and takes back a timer of its own.
+pub struct WithTimer(RawTokio);
+
+impl PairClient for WithTimer {
+    async fn connect(port: u16) -> Self {
+        tokio::spawn(tokio::time::sleep(std::time::Duration::from_secs(5)));
+        Self(RawTokio::connect(port).await)
+    }
+
+    async fn pair(&mut self, job: &Job) {
+        self.0.pair(job).await;
+    }
+}

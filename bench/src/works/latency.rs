@@ -8,7 +8,7 @@ use crate::client::PairClient;
 use crate::cpu;
 use crate::floor::mux::Mux;
 use crate::floor::raw_blocking::RawBlocking;
-use crate::floor::raw_tokio::RawTokio;
+use crate::floor::raw_tokio::{RawTokio, WithTimer};
 use crate::harness::{Harness, Placement, Samples};
 use crate::ours::cluster::Cluster;
 use crate::ours::resp::Resp;
@@ -23,6 +23,7 @@ use crate::scripts::Job;
 const CANDIDATES: &[&str] = &[
     "raw-blocking",
     "raw-tokio",
+    "raw-tokio, timer",
     "floor-mux",
     "leasehold-resp",
     "leasehold-cluster",
@@ -102,6 +103,7 @@ pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "raw-blocking" => measure::<RawBlocking>(request),
         "raw-tokio" => measure::<RawTokio>(request),
+        "raw-tokio, timer" => measure::<WithTimer>(request),
         "floor-mux" => measure::<Mux>(request),
         "leasehold-resp" => measure::<Resp>(request),
         "leasehold-cluster" => measure::<Cluster>(request),
