@@ -5,6 +5,7 @@
 pub mod grant;
 pub mod mux;
 pub mod raw_blocking;
+pub mod raw_mutex;
 pub mod raw_tokio;
 pub mod scan;
 pub mod tape;

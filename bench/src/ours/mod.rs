@@ -1,4 +1,5 @@
 //! leasehold, floor by floor.
 
 pub mod cluster;
+pub mod lock;
 pub mod resp;

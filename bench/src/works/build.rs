@@ -11,7 +11,7 @@ use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, figures};
 
 /// The programs in `mini/`.
-const CANDIDATES: &[&str] = &["tokio", "redis", "rustis", "rslock", "fred"];
+const CANDIDATES: &[&str] = &["tokio", "leasehold", "redis", "rustis", "rslock", "fred"];
 const PEERS: &[&str] = &["redis", "rustis", "fred"];
 
 /// Builds each once; with full effort only, as it takes minutes.

@@ -9,12 +9,13 @@ use crate::client::{Locker, PairClient};
 use crate::floor::grant::Grant;
 use crate::floor::raw_tokio::RawTokio;
 use crate::harness::{Harness, Placement};
+use crate::ours::lock::Waited;
 use crate::peers::rslock::{Eager, Rslock};
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures, percentile};
 use crate::scripts::Job;
 
-const CANDIDATES: &[&str] = &["floor-grant", "rslock", "rslock, 5 ms"];
+const CANDIDATES: &[&str] = &["floor-grant", "leasehold", "rslock", "rslock, 5 ms"];
 const WAITERS: usize = 64;
 
 /// Takes the samples.
@@ -58,6 +59,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-grant" => measure::<Grant>(request),
+        "leasehold" => measure::<Waited>(request),
         "rslock" => measure::<Rslock>(request),
         "rslock, 5 ms" => measure::<Eager>(request),
         other => panic!("no candidate {other}"),

@@ -115,7 +115,8 @@ pub fn sample(request: &Request) -> Figures {
     }
 }
 
-fn measure<C: PairClient>(request: &Request) -> Figures {
+/// Times one task that runs pairs, one after the other; then counts what they allocate.
+pub fn measure<C: PairClient>(request: &Request) -> Figures {
     let (port, duration) = (request.port, request.duration());
     request.run(async move {
         let mut client = C::connect(port).await;

@@ -6,6 +6,7 @@ pub mod encode;
 pub mod handoff;
 pub mod latency;
 pub mod memory;
+pub mod mutex;
 pub mod syscalls;
 pub mod throughput;
 
@@ -30,6 +31,7 @@ pub const ALL: &[Work] = &[
     Work { name: "decode", run: decode::run, sample: decode::sample },
     Work { name: "encode", run: encode::run, sample: encode::sample },
     Work { name: "latency", run: latency::run, sample: latency::sample },
+    Work { name: "mutex", run: mutex::run, sample: mutex::sample },
     Work { name: "throughput", run: throughput::run, sample: throughput::sample },
     Work { name: "syscalls", run: syscalls::run, sample: throughput::sample },
     Work { name: "handoff", run: handoff::run, sample: handoff::sample },

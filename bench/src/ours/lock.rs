@@ -1,0 +1,51 @@
+//! `leasehold`: the mutex, with its guard, its fencing token and its renewal.
+
+use leasehold::{Guard, Locks, Mutex, Release};
+
+use crate::client::{Locker, PairClient};
+use crate::scripts::Job;
+
+/// The locks of a server, and the mutex that one task uses.
+pub struct Lock {
+    locks: Locks,
+    mutex: Option<Mutex>,
+}
+
+/// The locks of a server, for many waiters.
+#[derive(Clone)]
+pub struct Waited {
+    locks: Locks,
+}
+
+async fn connect(port: u16) -> Locks {
+    Locks::connect(format!("redis://127.0.0.1:{port}")).await.expect("a server")
+}
+
+impl PairClient for Lock {
+    async fn connect(port: u16) -> Self {
+        Self { locks: connect(port).await, mutex: None }
+    }
+
+    async fn pair(&mut self, job: &Job) {
+        let locks = &self.locks;
+        let mutex = self.mutex.get_or_insert_with(|| locks.mutex(&job.key));
+        let guard = mutex.lock().await.expect("the lock");
+        assert_eq!(guard.release().await.expect("an answer"), Release::Released);
+    }
+}
+
+impl Locker for Waited {
+    type Guard = Guard;
+
+    async fn connect(port: u16, _waiters: usize) -> Self {
+        Self { locks: connect(port).await }
+    }
+
+    async fn lock(&self, key: &str, _waiter: usize) -> Guard {
+        self.locks.mutex(key).lock().await.expect("the lock")
+    }
+
+    async fn unlock(&self, guard: Guard) {
+        assert_eq!(guard.release().await.expect("an answer"), Release::Released);
+    }
+}
