@@ -36,7 +36,7 @@ pub fn first_and_last() -> Result<(usize, usize)> {
     let set = sched_getaffinity(None)?;
     let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
     let first = allowed.next().unwrap_or(0);
-    Ok((first, allowed.last().unwrap_or(first)))
+    Ok((first, allowed.next_back().unwrap_or(first)))
 }
 
 /// Runs `spawn` with this thread on `cpu`: the process that it starts inherits that, its threads too.

@@ -118,7 +118,7 @@ fn grouped(n: i64) -> String {
     let digits = n.abs().to_string();
     let mut text = if n < 0 { "-".to_owned() } else { String::new() };
     for (i, digit) in digits.char_indices() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(' ');
         }
         text.push(digit);

@@ -113,8 +113,11 @@ fn stepper(candidate: &str, frames: Vec<Vec<u8>>, segments: bool) -> Box<dyn FnM
     })
 }
 
-/// Something that takes bytes as they come and says how many replies they completed.
-fn decoder(candidate: &str) -> Box<dyn FnMut(&[u8]) -> usize> {
+/// Takes bytes as they come and says how many replies they completed.
+type Decode = Box<dyn FnMut(&[u8]) -> usize>;
+
+/// The decoder of a candidate.
+fn decoder(candidate: &str) -> Decode {
     match candidate {
         "floor-scan" => {
             let (mut buf, mut scan) = (Vec::new(), Scan::default());
@@ -155,7 +158,7 @@ fn decoder(candidate: &str) -> Box<dyn FnMut(&[u8]) -> usize> {
 }
 
 /// A decoder that takes replies out of a `BytesMut`.
-fn buffered(mut next: impl FnMut(&mut BytesMut) -> bool + 'static) -> Box<dyn FnMut(&[u8]) -> usize> {
+fn buffered(mut next: impl FnMut(&mut BytesMut) -> bool + 'static) -> Decode {
     let mut buf = BytesMut::new();
     Box::new(move |bytes| {
         buf.extend_from_slice(bytes);
