@@ -19,6 +19,7 @@
 //! | I13 | one grant for a call, one hold for a key | `keyspace` |
 //! | I16 | a release's outcome is true | `ending` |
 
+mod claim;
 mod ending;
 mod exclusion;
 mod facts;

@@ -47,32 +47,38 @@ async fn a_server_dies_with_the_test_that_panics() {
     assert!(!runs(told.recv().unwrap()));
 }
 
-/// Runs itself as a child process, which starts a server and is killed.
+/// Runs itself as a child process, which starts a server and is killed. A frozen server is the harder case: the kernel
+/// sends SIGHUP to a process group that is orphaned with a stopped member, and the watcher is in that group.
 #[test]
 fn a_server_and_its_directory_die_with_a_killed_test_process() {
     const CHILD: &str = "KIT_SERVER_CHILD";
-    if std::env::var_os(CHILD).is_some() {
+    if let Some(state) = std::env::var_os(CHILD) {
         let server = Server::builder().start_blocking();
+        if state == "frozen" {
+            server.pause();
+        }
         println!("\nserver {} {}", server.pid(), server.dir().display());
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_server_and_its_directory_die_with_a_killed_test_process", "--nocapture"])
-        .env(CHILD, "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = lines.map_while(Result::ok).find(|l| l.starts_with("server ")).expect("the child starts a server");
-    let words: Vec<_> = line.split(' ').collect();
-    let (pid, dir) = (words[1].parse().unwrap(), Path::new(words[2]));
-    assert!(runs(pid) && dir.exists());
+    for state in ["running", "frozen"] {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_server_and_its_directory_die_with_a_killed_test_process", "--nocapture"])
+            .env(CHILD, state)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.map_while(Result::ok).find(|l| l.starts_with("server ")).expect("the child starts a server");
+        let words: Vec<_> = line.split(' ').collect();
+        let (pid, dir) = (words[1].parse().unwrap(), Path::new(words[2]));
+        assert!(runs(pid) && dir.exists());
 
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until("the orphaned server dies", || !runs(pid));
-    until("its directory goes", || !dir.exists());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        until("the orphaned server dies", || !runs(pid));
+        until("its directory goes", || !dir.exists());
+    }
 }
 
 #[tokio::test]

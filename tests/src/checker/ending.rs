@@ -1,7 +1,8 @@
 //! I4, I5, I11 and I16: how a hold ends.
 
 use super::Violation;
-use super::facts::{Call, Claim, Facts, Sample, violation};
+use super::claim::Claim;
+use super::facts::{Call, Facts, Sample, violation};
 use crate::history::{Effect, Event, Outcome, What, micros};
 
 /// I4: after the end of a hold was decided, nothing renews it and it does not come back.

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::Violation;
-use super::facts::{Claim, Facts, NEVER, Sample, Span, violation};
+use super::claim::Claim;
+use super::facts::{Facts, NEVER, Sample, Span, violation};
 use crate::history::Mode;
 
 /// I1: at no moment do two owners claim what only one may have, or more than `n` what has `n` permits.

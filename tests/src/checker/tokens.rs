@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::Violation;
-use super::facts::{Claim, Facts, violation};
+use super::claim::Claim;
+use super::facts::{Facts, violation};
 use crate::history::{Mode, What};
 
 /// I2: tokens are unique, and each exclusive grant has a greater one than the grant before.

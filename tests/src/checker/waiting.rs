@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Violation;
-use super::facts::{Call, Claim, Facts, NEVER, violation};
+use super::claim::Claim;
+use super::facts::{Call, Facts, NEVER, violation};
 use crate::history::{Effect, Event, Mode, Outcome, What, micros};
 
 /// I6: when a lock becomes free and somebody waits, somebody holds it soon.
