@@ -83,6 +83,18 @@ impl ServerError {
         self.kind.may_have_executed(self.in_script)
     }
 
+    /// Whether another node is meant: the slot, or the role of master, is elsewhere.
+    #[must_use]
+    pub const fn is_redirect(&self) -> bool {
+        matches!(
+            self.kind,
+            ServerErrorKind::Moved { .. }
+                | ServerErrorKind::Ask { .. }
+                | ServerErrorKind::ReadOnly
+                | ServerErrorKind::NonLocalKey
+        )
+    }
+
     /// Whether the same command, if it may be repeated at all, may succeed a little later at the same node, with
     /// nobody doing anything about it.
     #[must_use]

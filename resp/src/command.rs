@@ -168,6 +168,23 @@ impl<E: Encode + ?Sized> Encode for &E {
     }
 }
 
+/// A command for a slot that is being imported: `ASKING` goes before it in the same write, because the permission lasts
+/// for one command only, and any other caller's would use it up.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<E>(pub E);
+
+impl<E: Encode> Encode for Asking<E> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode::array(out, 1);
+        encode::bulk(out, b"ASKING");
+        self.0.encode(out);
+    }
+
+    fn breaks_sharing(&self) -> Option<&str> {
+        self.0.breaks_sharing()
+    }
+}
+
 /// The name and how many arguments follow, never the arguments: `AUTH` has a password among them.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 
-use crate::command::Encode;
+use crate::command::{Asking, Encode};
 use crate::driver;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
@@ -120,9 +120,9 @@ impl Connection {
     ///
     /// Cancel safe: dropping the future closes the half-open connection.
     pub async fn connect(endpoint: Endpoint) -> Result<Self, Error> {
-        let node = endpoint.node();
-        let established = handshake::establish(&endpoint, &node).await?;
-        Ok(Self::start(endpoint, node, established, None))
+        let this = Self::lazy(endpoint, None);
+        this.open().await?;
+        Ok(this)
     }
 
     /// [`connect`](Self::connect), with someone who hears pushes and learns when the connection goes down and up.
@@ -135,27 +135,9 @@ impl Connection {
     ///
     /// As of [`connect`](Self::connect).
     pub async fn connect_observed(endpoint: Endpoint, observer: Observer) -> Result<Self, Error> {
-        let node = endpoint.node();
-        let established = handshake::establish(&endpoint, &node).await?;
-        Ok(Self::start(endpoint, node, established, Some(observer)))
-    }
-
-    /// Shakes hands over a stream that is open already; it cannot be reopened, so the connection ends with it.
-    ///
-    /// # Errors
-    ///
-    /// As of [`connect`](Self::connect).
-    ///
-    /// # Cancel safety
-    ///
-    /// As of [`connect`](Self::connect).
-    pub async fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static, endpoint: Endpoint) -> Result<Self, Error> {
-        let node = endpoint.node();
-        let shaking = handshake::shake_hands(Socket::owned(stream), &endpoint, &node);
-        let established = tokio::time::timeout(endpoint.connect_timeout, shaking).await.unwrap_or_else(|_| {
-            Err(Error::not_sent(&node, format!("no handshake within {:?}", endpoint.connect_timeout)))
-        })?;
-        Ok(Self::start_once(endpoint, node, established))
+        let this = Self::lazy(endpoint, Some(observer));
+        this.open().await?;
+        Ok(this)
     }
 
     /// [`connect`](Self::connect), for one user who keeps state in the connection: a transaction, or what `WAIT` waits
@@ -163,10 +145,14 @@ impl Connection {
     pub(crate) async fn connect_once(endpoint: Endpoint) -> Result<Self, Error> {
         let node = endpoint.node();
         let established = handshake::establish(&endpoint, &node).await?;
-        Ok(Self::start_once(endpoint, node, established))
+        Ok(Self::start_once(endpoint, established))
     }
 
-    fn new(mut endpoint: Endpoint, node: Arc<str>, observer: Option<Observer>) -> Self {
+    /// A connection that is not open yet: [`open`](Self::open) and [`start`](Self::start) do that, and so does whoever
+    /// waits until it is [`ready`](Self::ready). For nodes that nobody may ever need.
+    #[must_use]
+    pub fn lazy(mut endpoint: Endpoint, observer: Option<Observer>) -> Self {
+        let node = endpoint.node();
         let pipeline = Pipeline::new(Arc::clone(&node), endpoint.command_timeout);
         endpoint.command_timeout = pipeline.timeout();
         let down = Error::not_sent(&node, "not connected yet");
@@ -185,19 +171,65 @@ impl Connection {
         this
     }
 
-    /// A connection that reopens itself.
-    fn start(endpoint: Endpoint, node: Arc<str>, established: Established, observer: Option<Observer>) -> Self {
-        let this = Self::new(endpoint, node, observer);
-        this.shared().lock().driven = true;
-        // The link is up before the first caller asks, not when the driver gets its turn.
-        driver::bring_up(this.shared(), &established);
-        tokio::spawn(driver::drive(Arc::clone(this.shared()), Some(established)));
-        this
+    /// Connects and shakes hands, once; nothing if that is done or being done already.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`connect`](Self::connect).
+    pub async fn open(&self) -> Result<(), Error> {
+        let shared = self.shared();
+        if shared.lock().driven {
+            return Ok(());
+        }
+        let established = handshake::establish(&shared.endpoint, &shared.node).await?;
+        let first = !std::mem::replace(&mut shared.lock().driven, true);
+        if first {
+            // The link is up before the caller goes on, not when the driver gets its turn.
+            driver::bring_up(shared, &established);
+            tokio::spawn(driver::drive(Arc::clone(shared), Some(established)));
+        }
+        Ok(())
+    }
+
+    /// Opens the connection in the background, if nobody did; again and again until it succeeds. Outside of a runtime
+    /// nothing happens.
+    pub fn start(&self) {
+        let mut state = self.shared().lock();
+        if !state.driven
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            // A driver dies with the runtime it ran on; whoever needs it next brings a new one.
+            state.driven = true;
+            drop(state);
+            runtime.spawn(driver::drive(Arc::clone(self.shared()), None));
+        }
+    }
+
+    /// Shakes hands over a stream that is open already; it cannot be reopened, so the connection ends with it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`connect`](Self::connect).
+    pub async fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static, endpoint: Endpoint) -> Result<Self, Error> {
+        let node = endpoint.node();
+        let shaking = handshake::shake_hands(Socket::owned(stream), &endpoint, &node);
+        let established = tokio::time::timeout(endpoint.connect_timeout, shaking).await.unwrap_or_else(|_| {
+            Err(Error::not_sent(&node, format!("no handshake within {:?}", endpoint.connect_timeout)))
+        })?;
+        Ok(Self::start_once(endpoint, established))
     }
 
     /// A connection that ends with its stream.
-    fn start_once(endpoint: Endpoint, node: Arc<str>, established: Established) -> Self {
-        let this = Self::new(endpoint, node, None);
+    fn start_once(endpoint: Endpoint, established: Established) -> Self {
+        let this = Self::lazy(endpoint, None);
         this.shared().lock().driven = true;
         driver::bring_up(this.shared(), &established);
         tokio::spawn(driver::drive_once(Arc::clone(this.shared()), established));
@@ -213,6 +245,11 @@ impl Connection {
             return Reply(ReplyState::Failed(Some(Error::new(ErrorKind::Config, &self.shared().node, detail))));
         }
         self.reply(self.shared().submit(command, Shape::Reply, Duration::ZERO))
+    }
+
+    /// [`submit`](Self::submit), with `ASKING` right before the command. Only for an `-ASK` that was just received.
+    pub fn submit_asking<E: Encode + ?Sized>(&self, command: &E) -> Reply {
+        self.reply(self.shared().submit(&Asking(command), Shape::ReplyAfter(1), Duration::ZERO))
     }
 
     /// Queues a command that may take as long as `timeout`, on a connection that nobody else uses.
@@ -298,7 +335,7 @@ impl Connection {
                 Ok(()) => return Ok(()),
                 Err(refused @ (Refused::Closed | Refused::Ended(_))) => return Err(self.shared().explain(refused)),
                 Err(refused) => {
-                    self.ensure_driven();
+                    self.start();
                     if tokio::time::timeout_at(deadline.into(), changed).await.is_err() {
                         return Err(self.shared().explain(refused));
                     }
@@ -333,16 +370,6 @@ impl Connection {
     /// Ends the connection at once; what is in flight fails.
     pub fn abort(&self) {
         self.shared().end(Link::Aborted);
-    }
-
-    /// A driver dies with the runtime it ran on; whoever waits next brings a new one.
-    fn ensure_driven(&self) {
-        let mut state = self.shared().lock();
-        if !state.driven {
-            state.driven = true;
-            drop(state);
-            tokio::spawn(driver::drive(Arc::clone(self.shared()), None));
-        }
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -502,6 +529,12 @@ enum ReplyState {
 }
 
 impl Reply {
+    /// A reply that is an error already, for a command that found nowhere to go.
+    #[must_use = "it is there to be awaited"]
+    pub const fn failed(error: Error) -> Self {
+        Self(ReplyState::Failed(Some(error)))
+    }
+
     /// Whether the command was not even queued, because the connection is down or its queue full: waiting until it is
     /// [`ready`](Connection::ready) may help.
     #[must_use]

@@ -62,6 +62,8 @@ pub struct Endpoint {
     pub database: u32,
     /// The name to `CLIENT SETNAME`.
     pub client_name: Option<String>,
+    /// Whether to refuse a server that is not a master (by `ROLE`, at each connect).
+    pub master_only: bool,
     /// How long TCP, TLS and the handshake may take together.
     pub connect_timeout: Duration,
     /// How long one command may take, from submitting it.
@@ -81,6 +83,7 @@ impl Endpoint {
             password: None,
             database: 0,
             client_name: None,
+            master_only: false,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(5),
         }

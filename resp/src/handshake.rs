@@ -52,6 +52,12 @@ pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<
     if endpoint.database != 0 {
         exchange.call(&Command::new("SELECT").arg_int(i64::from(endpoint.database))).await??;
     }
+    if endpoint.master_only {
+        let role = exchange.call(&Command::new("ROLE")).await??;
+        if role.as_array().and_then(|role| role.first()?.as_str()) != Some("master") {
+            return Err(Error::not_sent(node, "the server is not a master (any more)"));
+        }
+    }
     // Servers before 7.2 do not know it, and an ACL may forbid it; neither matters.
     for (what, value) in [("LIB-NAME", "leasehold"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
         let _ = exchange.call(&Command::new("CLIENT").arg("SETINFO").arg(what).arg(value)).await?;

@@ -26,7 +26,7 @@ pub mod value;
 
 pub use classify::{ServerError, ServerErrorKind};
 pub use codec::Codec;
-pub use command::{Command, Encode};
+pub use command::{Asking, Command, Encode};
 pub use connection::{Connection, Reply};
 pub use decode::{Decoder, Frame, Limits, ProtocolError, ProtocolErrorKind};
 pub use endpoint::{Address, Endpoint};

@@ -102,6 +102,8 @@ enum Phase {
 pub enum Shape {
     /// One reply.
     Reply,
+    /// So many replies that are of no interest (to `ASKING`), then one.
+    ReplyAfter(u32),
     /// No reply but a push for each channel, or one error reply.
     Confirmations {
         /// What the pushes will be.
@@ -315,9 +317,17 @@ impl Pipeline {
                 let Some(&id) = self.queue.front() else {
                     return Err(self.unasked(&value));
                 };
-                // A subscription is answered by pushes or refused; with anything else we no longer know who is where.
-                if self.slots[id as usize].shape != Shape::Reply && !matches!(value, Value::Error(_)) {
-                    return Err(self.unasked(&value));
+                match &mut self.slots[id as usize].shape {
+                    Shape::ReplyAfter(ignored) if *ignored > 0 => {
+                        *ignored -= 1;
+                        return Ok(None);
+                    }
+                    Shape::Reply | Shape::ReplyAfter(_) => {}
+                    // A subscription is answered by pushes or refused; with anything else we no longer know who is where.
+                    Shape::Confirmations { .. } if !matches!(value, Value::Error(_)) => {
+                        return Err(self.unasked(&value));
+                    }
+                    Shape::Confirmations { .. } => {}
                 }
                 self.queue.pop_front();
                 self.settle(id, Ok(value), wakes);

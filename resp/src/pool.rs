@@ -51,6 +51,14 @@ impl Pool {
         Ok(Self(Arc::new(Inner { shared, turn: AtomicUsize::new(0), idle: Mutex::default() })))
     }
 
+    /// The same, but the connections are opened when somebody waits for them.
+    #[must_use]
+    pub fn lazy(endpoint: &Endpoint, size: usize, observer: Option<Observer>) -> Self {
+        let mut observer = observer;
+        let shared = (0..size.max(1)).map(|_| Connection::lazy(endpoint.clone(), observer.take())).collect();
+        Self(Arc::new(Inner { shared, turn: AtomicUsize::new(0), idle: Mutex::default() }))
+    }
+
     /// The first shared connection: the one with the observer.
     #[must_use]
     pub fn first(&self) -> &Connection {
