@@ -1,0 +1,205 @@
+//! Who serves which slot: one node's view of a cluster, and what several views come to.
+//!
+//! A view is never changed in place; whoever learns something new makes another one.
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+
+use std::collections::HashMap;
+use std::fmt;
+
+use leasehold_resp::Value;
+
+use crate::slot::SLOTS;
+
+/// Where a node listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeAddress {
+    /// Name or address; IPv6 without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// A master and its replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Who takes writes.
+    pub master: NodeAddress,
+    /// Who follows it, as far as this view knows.
+    pub replicas: Vec<NodeAddress>,
+}
+
+/// Who serves which slot.
+#[derive(Clone, PartialEq, Eq)]
+pub struct View {
+    shards: Vec<Shard>,
+    /// For each slot an index into `shards`, or [`UNSERVED`].
+    slots: Vec<u16>,
+}
+
+const UNSERVED: u16 = u16::MAX;
+
+/// A reply that is no topology.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadTopology(&'static str);
+
+impl View {
+    /// Reads the reply to `CLUSTER SLOTS` of the node at `asked`.
+    ///
+    /// A host that is empty or null is the host that was asked. A `?` means that the node wants to announce a name and
+    /// has none; such a node cannot be reached, and its slots count as unserved. With `names`, the host name in the
+    /// metadata of an entry goes before its address: certificates are made out to names.
+    ///
+    /// # Errors
+    ///
+    /// The reply has another shape, or serves no slot at all: an empty map is never worth having.
+    pub fn parse(reply: &Value, asked: &NodeAddress, names: bool) -> Result<Self, BadTopology> {
+        let ranges = reply.as_array().ok_or(BadTopology("not an array"))?;
+        let mut view = Self { shards: Vec::new(), slots: vec![UNSERVED; SLOTS as usize] };
+        let mut known = HashMap::new();
+        for range in ranges {
+            let [start, end, nodes @ ..] = range.as_array().ok_or(BadTopology("a range is not an array"))? else {
+                return Err(BadTopology("a range without its ends"));
+            };
+            let (start, end) = (slot_number(start)?, slot_number(end)?);
+            let mut nodes = nodes.iter().filter_map(|node| address(node, asked, names).transpose());
+            let Some(master) = nodes.next().transpose()? else { continue };
+            let replicas = nodes.collect::<Result<_, _>>()?;
+            let index = match known.get(&master) {
+                Some(index) => *index,
+                None => {
+                    let index = u16::try_from(view.shards.len()).map_err(|_| BadTopology("too many masters"))?;
+                    known.insert(master.clone(), index);
+                    view.shards.push(Shard { master, replicas });
+                    index
+                }
+            };
+            let slots = view.slots.get_mut(start..=end).ok_or(BadTopology("a range ends before it starts"))?;
+            slots.fill(index);
+        }
+        if view.coverage() == 0 { Err(BadTopology("it serves no slot")) } else { Ok(view) }
+    }
+
+    /// One shard that serves everything: a server that is not a cluster.
+    #[must_use]
+    pub fn single(shard: Shard) -> Self {
+        Self { shards: vec![shard], slots: vec![0; SLOTS as usize] }
+    }
+
+    /// What most of `views` agree on; among equals the one that serves most slots, then the first.
+    ///
+    /// Neither `CLUSTER SLOTS` nor `CLUSTER SHARDS` carries an epoch, so age cannot decide.
+    #[must_use]
+    pub fn agreed(views: Vec<Self>) -> Option<Self> {
+        let votes = |view: &Self| views.iter().filter(|other| other.slot_owners_equal(view)).count();
+        let best = views.iter().rev().max_by_key(|view| (votes(view), view.coverage()))?;
+        Some(best.clone())
+    }
+
+    /// The same view with `slot` at `master`, which the view need not have known.
+    #[must_use]
+    pub fn with_moved(&self, slot: u16, master: &NodeAddress) -> Self {
+        let mut view = self.clone();
+        let index = view.shards.iter().position(|shard| shard.master == *master).unwrap_or_else(|| {
+            view.shards.push(Shard { master: master.clone(), replicas: Vec::new() });
+            view.shards.len().saturating_sub(1)
+        });
+        if let (Some(owner), Ok(index)) = (view.slots.get_mut(usize::from(slot)), u16::try_from(index)) {
+            *owner = index;
+        }
+        view
+    }
+
+    /// The masters with their replicas, in the order the view named them.
+    #[must_use]
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// The index of the shard that serves `slot`.
+    #[must_use]
+    pub fn owner(&self, slot: u16) -> Option<usize> {
+        self.slots.get(usize::from(slot)).filter(|owner| **owner != UNSERVED).map(|owner| usize::from(*owner))
+    }
+
+    /// How many slots are served.
+    #[must_use]
+    pub fn coverage(&self) -> usize {
+        self.slots.iter().filter(|owner| **owner != UNSERVED).count()
+    }
+
+    /// Replicas come and go at different times for different nodes; who takes the writes is what matters.
+    fn slot_owners_equal(&self, other: &Self) -> bool {
+        let master = |view: &Self, owner: u16| view.shards.get(usize::from(owner)).map(|shard| shard.master.clone());
+        let mut same = HashMap::new();
+        self.slots.iter().zip(&other.slots).all(|(ours, theirs)| {
+            *same.entry((*ours, *theirs)).or_insert_with(|| master(self, *ours) == master(other, *theirs))
+        })
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("shards", &self.shards).field("coverage", &self.coverage()).finish()
+    }
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl fmt::Display for BadTopology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the reply to CLUSTER SLOTS cannot be used: {}", self.0)
+    }
+}
+
+impl std::error::Error for BadTopology {}
+
+fn slot_number(value: &Value) -> Result<usize, BadTopology> {
+    let number = value.as_int().and_then(|number| u16::try_from(number).ok()).filter(|number| *number < SLOTS);
+    number.map(usize::from).ok_or(BadTopology("a slot out of range"))
+}
+
+/// `[endpoint, port, id, metadata]`; `None` for a node that cannot be reached.
+fn address(node: &Value, asked: &NodeAddress, names: bool) -> Result<Option<NodeAddress>, BadTopology> {
+    let [endpoint, port, rest @ ..] = node.as_array().ok_or(BadTopology("a node is not an array"))? else {
+        return Err(BadTopology("a node without host and port"));
+    };
+    let port = port.as_int().and_then(|port| u16::try_from(port).ok()).ok_or(BadTopology("a port out of range"))?;
+    let name = if names { rest.get(1).and_then(hostname) } else { None };
+    let host = match (name, endpoint) {
+        (Some(name), _) => name,
+        (None, Value::Null) => &asked.host,
+        (None, endpoint) => match endpoint.as_str().ok_or(BadTopology("a host that is not text"))? {
+            "" => &asked.host,
+            "?" => return Ok(None),
+            host => host,
+        },
+    };
+    Ok(Some(NodeAddress { host: host.to_owned(), port }))
+}
+
+/// The host name in an entry's metadata, which is a flat array before RESP3 and a map since.
+fn hostname(metadata: &Value) -> Option<&str> {
+    let found = match metadata {
+        Value::Map(pairs) => pairs.iter().find(|(key, _)| key.as_str() == Some("hostname")).map(|(_, value)| value),
+        Value::Array(flat) => flat.chunks_exact(2).find_map(|pair| match pair {
+            [key, value] if key.as_str() == Some("hostname") => Some(value),
+            _ => None,
+        }),
+        _ => None,
+    };
+    found.and_then(Value::as_str).filter(|name| !name.is_empty() && *name != "?")
+}
