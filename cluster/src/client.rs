@@ -1,31 +1,33 @@
-//! One handle over wherever the keys live: today one server.
+//! One handle over wherever the keys live: a server, a cluster, or the master that sentinels name.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
-use leasehold_resp::connection::Event as ConnectionEvent;
-use leasehold_resp::pool::Pool;
-use leasehold_resp::{Encode, Endpoint, Error, Reply, ServerErrorKind, Value};
+use leasehold_resp::{Encode, Error, Reply, ServerErrorKind, Value};
 
-use crate::script::{Bit, Known, ScriptCall};
-use crate::subscriptions::{Hub, Subscription};
+use crate::discovery::Discovery;
+use crate::node::Node;
+use crate::redirect::{Journey, Step, target_of};
+use crate::router::Router;
+use crate::script::{Bit, ScriptCall};
+use crate::slot::slot;
+use crate::subscriptions::Subscription;
+use crate::target::Target;
 
-/// Pauses between attempts at a node that is up but not able (LOADING, BUSY and the like): the first and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+/// Where the map can change: how long a node may be silent before we look whether another has taken its place. A frozen
+/// master answers nothing and its connection does not end.
+const SILENCE: Duration = Duration::from_millis(250);
+
+/// How long a caller waits for a node to come up before it looks at the map again.
+const GLANCE: Duration = Duration::from_millis(25);
 
 /// A client; clones share its connections.
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
-
-struct Inner {
-    pool: Pool,
-    hub: Arc<Hub>,
-    known: Arc<Known>,
-}
+pub struct Client(Arc<Router>);
 
 /// What a script replied.
 #[derive(Debug)]
@@ -40,32 +42,39 @@ pub struct Evaluated {
     pub repeated: bool,
 }
 
+/// Where the next attempt goes.
+enum Route {
+    /// To whoever the map names.
+    Map,
+    /// To this node, behind an `ASKING`.
+    Ask(Arc<Node>),
+}
+
 impl Client {
-    /// Connects to one server.
+    /// Connects: to the server, to a node of the cluster, or to the master that the sentinels name.
     ///
     /// # Errors
     ///
-    /// The server cannot be reached, refuses us, or is none.
+    /// It cannot be reached, refuses us, or is something else.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future closes what was opened.
-    pub async fn connect(endpoint: Endpoint) -> Result<Self, Error> {
-        let hub = Arc::new(Hub::default());
-        let known = Arc::new(Known::default());
-        let (hears, learns) = (Arc::clone(&hub), Arc::clone(&known));
-        let observer = Arc::new(move |connection: &_, event| {
-            if matches!(event, ConnectionEvent::Down) {
-                learns.forget_all();
+    pub async fn connect(target: impl Into<Target>) -> Result<Self, Error> {
+        let (discovery, template) = Discovery::new(target.into());
+        let router = Router::connect(template, discovery).await?;
+        if !router.is_dynamic() {
+            // So that a wrong password is an error here and not the reason for a wait later.
+            for node in router.map().nodes() {
+                node.connection().open().await?;
             }
-            hears.observe(connection, event);
-        });
-        let pool = Pool::connect(endpoint, 1, Some(observer)).await?;
-        Ok(Self(Arc::new(Inner { pool, hub, known })))
+        }
+        Ok(Self(router))
     }
 
-    /// Runs an idempotent script, and again on transient failures until `deadline`. One round trip when the server
-    /// knows the script or is not known to know it (then the source goes along); two after it forgot the script.
+    /// Runs an idempotent script, and again on transient failures until `deadline`, following the slot wherever it
+    /// goes. One round trip when the server knows the script or is not known to know it (then the source goes along);
+    /// two after it forgot the script.
     ///
     /// # Errors
     ///
@@ -75,39 +84,73 @@ impl Client {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn eval(&self, call: &ScriptCall<'_>, deadline: Instant) -> Result<Evaluated, Error> {
-        let mut attempts = Attempts { deadline, repeated: false, pause: PAUSE.0, forgotten: false };
+        let mut call = *call;
+        let mut journey = Journey::new(deadline, true);
+        let mut route = Route::Map;
         loop {
-            let (sent, sent_wall) = (Instant::now(), SystemTime::now());
-            let submitted = self.submit(call);
-            let outcome = if submitted.reply.is_refused() {
-                drop(submitted);
-                self.0.pool.for_key(call.key()).ready(deadline).await.map_err(|error| attempts.last(error))?;
-                continue;
-            } else if attempts.repeated {
-                // The first attempt has the whole timeout of the connection; later ones only what is left.
-                let late = tokio::time::timeout_at(deadline.into(), submitted).await;
-                late.unwrap_or_else(|_| Err(Error::unknown(&self.node(), "no reply in time to a repeated script")))
-            } else {
-                submitted.await
+            let (node, asking) = match &route {
+                Route::Map => (self.node_for(call.key(), &journey).await?, false),
+                Route::Ask(node) => (Arc::clone(node), true),
             };
-            match outcome {
-                Ok(value) => return Ok(Evaluated { value, sent, sent_wall, repeated: attempts.repeated }),
-                Err(error) => attempts.failed(error).await?,
+            let (sent, sent_wall) = (Instant::now(), SystemTime::now());
+            let submitted = self.submitted(&node, &call, asking);
+            if submitted.reply.is_refused() {
+                drop(submitted);
+                self.await_node(&node, &journey).await?;
+                continue;
+            }
+            match self.answer(submitted, call.key(), &node, &mut journey).await {
+                None => route = Route::Map,
+                Some(Ok(value)) => return Ok(Evaluated { value, sent, sent_wall, repeated: journey.repeated() }),
+                Some(Err(error)) => {
+                    if is(&error, &ServerErrorKind::TryAgain)
+                        && let Some(single) = call.take_alternative()
+                    {
+                        call = single;
+                        route = Route::Map;
+                        continue;
+                    }
+                    let step = journey.failed(error, &node.address.host, Instant::now())?;
+                    route = self.take(step, route).await;
+                }
             }
         }
     }
 
     /// One attempt at a script, queued at once behind everything this client has queued for that key: for `Drop`,
-    /// which cannot wait, and for whoever depends on the order. A `NOSCRIPT` comes back as the error.
+    /// which cannot wait, and for whoever depends on the order. A `NOSCRIPT` or a redirect comes back as the error.
     pub fn submit(&self, call: &ScriptCall<'_>) -> Submitted {
-        let connection = self.0.pool.for_key(call.key());
-        let known = &self.0.known;
-        let script = call.script().bit();
-        let reply = if known.has(script) { connection.submit(call) } else { connection.submit(&call.with_source()) };
-        Submitted { reply, known: Arc::clone(known), script }
+        match self.0.node_of(call.key()) {
+            Some(node) => self.submitted(&node, call, false),
+            None => {
+                let reply = Reply::failed(self.0.unserved());
+                Submitted { reply, at: None, script: call.script().bit() }
+            }
+        }
     }
 
-    /// Runs one command at the node of `key`; never sent again once it may have left.
+    fn submitted(&self, node: &Arc<Node>, call: &ScriptCall<'_>, asking: bool) -> Submitted {
+        let at = Some((Arc::clone(&self.0), Arc::clone(node)));
+        Submitted { reply: node.submit(call, asking), at, script: call.script().bit() }
+    }
+
+    /// Resolves when the map changes or a connection comes up: what is held there may be gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe. A change is missed while nobody waits.
+    pub fn changed(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.0.changed.notified()
+    }
+
+    /// Keys with the same number may go into one script call, others may not: their slot in a cluster, always 0
+    /// elsewhere.
+    #[must_use]
+    pub fn group(&self, key: &[u8]) -> u16 {
+        if self.0.is_cluster() { slot(key) } else { 0 }
+    }
+
+    /// Runs one command at the node of `key`, following the slot; never sent again once it may have run.
     ///
     /// # Errors
     ///
@@ -117,30 +160,152 @@ impl Client {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn call<E: Encode + ?Sized>(&self, key: &[u8], command: &E) -> Result<Value, Error> {
-        self.0.pool.for_key(key).send(command).await
+        let deadline = Instant::now() + self.0.command_timeout();
+        let mut journey = Journey::new(deadline, false);
+        let mut route = Route::Map;
+        loop {
+            let (node, reply) = match &route {
+                Route::Map => {
+                    let node = self.node_for(key, &journey).await?;
+                    let reply = node.connection().submit(command);
+                    (node, reply)
+                }
+                Route::Ask(node) => (Arc::clone(node), node.connection().submit_asking(command)),
+            };
+            if reply.is_refused() {
+                drop(reply);
+                self.await_node(&node, &journey).await?;
+                continue;
+            }
+            match reply.await {
+                Ok(value) => return Ok(value),
+                Err(error) => {
+                    let step = journey.failed(error, &node.address.host, Instant::now())?;
+                    route = self.take(step, route).await;
+                }
+            }
+        }
     }
 
     /// Subscribes to `channel`. The confirmation arrives as [`Event::Subscribed`](crate::Event).
     #[must_use]
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
-        self.0.hub.subscribe(self.0.pool.first(), channel)
+        Subscription::new(&self.0, channel)
     }
 
-    /// The server's name in messages.
+    /// The command that reaches our subscriptions: `SPUBLISH` where channels belong to slots, `PUBLISH` otherwise.
     #[must_use]
-    pub fn node(&self) -> Arc<str> {
-        Arc::clone(self.0.pool.first().node())
+    pub fn publish_command(&self) -> &'static str {
+        if self.0.hub.is_sharded() { "SPUBLISH" } else { "PUBLISH" }
+    }
+
+    /// How long one command may take.
+    #[must_use]
+    pub fn command_timeout(&self) -> Duration {
+        self.0.command_timeout()
+    }
+
+    /// The name, in messages, of the node that serves `key`; empty when nobody does.
+    #[must_use]
+    pub fn node(&self, key: &[u8]) -> Arc<str> {
+        self.0.node_of(key).map_or_else(|| Arc::from(""), |node| Arc::clone(node.connection().node()))
     }
 
     /// Refuses further commands; connections end when those under way have been answered.
     pub fn close(&self) {
-        self.0.pool.close();
+        self.0.close();
+    }
+
+    /// The node that the map names, as soon as it names one.
+    async fn node_for(&self, key: &[u8], journey: &Journey) -> Result<Arc<Node>, Error> {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.0.is_closed() {
+                return Err(self.0.unserved());
+            }
+            if let Some(node) = self.0.node_of(key) {
+                return Ok(node);
+            }
+            self.0.refresh();
+            if Instant::now() >= journey.deadline() {
+                return Err(journey.verdict(self.0.unserved()));
+            }
+            let _ = tokio::time::timeout(GLANCE, changed).await;
+        }
+    }
+
+    /// Waits until `node` is up or it is time to look at the map again.
+    async fn await_node(&self, node: &Arc<Node>, journey: &Journey) -> Result<(), Error> {
+        let deadline = journey.deadline();
+        let ready = if self.0.is_dynamic() {
+            self.0.refresh();
+            let glance = (Instant::now() + GLANCE).min(deadline);
+            match node.connection().ready(glance).await {
+                Err(_) if glance < deadline && !self.0.is_closed() => Ok(()),
+                ready => ready,
+            }
+        } else {
+            node.connection().ready(deadline).await
+        };
+        ready.map_err(|error| journey.verdict(error))
+    }
+
+    /// The reply; `None` if another node serves `key` by now and the attempt was given up.
+    async fn answer(
+        &self,
+        mut submitted: Submitted,
+        key: &[u8],
+        node: &Arc<Node>,
+        journey: &mut Journey,
+    ) -> Option<Result<Value, Error>> {
+        if !self.0.is_dynamic() {
+            if !journey.repeated() {
+                return Some(submitted.await);
+            }
+            // The first attempt has the whole timeout of the connection; later ones only what is left.
+            let late = tokio::time::timeout_at(journey.deadline().into(), submitted).await;
+            return Some(late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time"))));
+        }
+        loop {
+            let wake = (Instant::now() + SILENCE).min(journey.deadline());
+            if let Ok(outcome) = tokio::time::timeout_at(wake.into(), &mut submitted).await {
+                return Some(outcome);
+            }
+            if Instant::now() >= journey.deadline() {
+                return Some(Err(Error::unknown(node.connection().node(), "no reply in time")));
+            }
+            self.0.refresh();
+            if self.0.node_of(key).is_some_and(|owner| !Arc::ptr_eq(&owner, node)) {
+                journey.abandoned();
+                return None;
+            }
+        }
+    }
+
+    /// Acts on what was decided; returns where the next attempt goes.
+    async fn take(&self, step: Step, route: Route) -> Route {
+        match step {
+            // An EVAL behind a NOSCRIPT needs an ASKING of its own: the first one is used up.
+            Step::Again => route,
+            Step::Moved(slot, address) => {
+                self.0.moved(slot, &address);
+                Route::Map
+            }
+            Step::Ask(address) => Route::Ask(self.0.node_at(&address)),
+            Step::Pause { pause, refresh } => {
+                if refresh {
+                    self.0.refresh();
+                }
+                tokio::time::sleep(pause).await;
+                Route::Map
+            }
+        }
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("node", &self.node()).finish_non_exhaustive()
+        f.debug_struct("Client").field("map", &self.0.map()).finish_non_exhaustive()
     }
 }
 
@@ -149,20 +314,20 @@ impl fmt::Debug for Client {
 /// # Cancel safety
 ///
 /// Dropping it abandons the reply and takes nothing back.
-#[derive(Debug)]
 #[must_use = "the outcome of a script is in its reply"]
 pub struct Submitted {
     reply: Reply,
-    known: Arc<Known>,
+    /// Where it went, and who wants to know what is said there about the map.
+    at: Option<(Arc<Router>, Arc<Node>)>,
     script: Bit,
 }
 
 impl Submitted {
     /// Gives the outcome to a function instead; see [`Reply::detach`].
     pub fn detach(self, callback: impl FnOnce(Result<Value, Error>) + Send + 'static) {
-        let Self { reply, known, script } = self;
+        let Self { reply, at, script } = self;
         reply.detach(move |outcome| {
-            note(&known, script, &outcome);
+            note(at.as_ref(), script, &outcome);
             callback(outcome);
         });
     }
@@ -172,60 +337,36 @@ impl Future for Submitted {
     type Output = Result<Value, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = std::task::ready!(Pin::new(&mut self.reply).poll(cx));
-        note(&self.known, self.script, &outcome);
+        let outcome = ready!(Pin::new(&mut self.reply).poll(cx));
+        note(self.at.as_ref(), self.script, &outcome);
         Poll::Ready(outcome)
     }
 }
 
-/// Remembers what an answer says of the server's script cache.
-fn note(known: &Known, script: Bit, outcome: &Result<Value, Error>) {
+impl fmt::Debug for Submitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Submitted").field(&self.reply).finish()
+    }
+}
+
+/// Remembers what an answer says of the node's script cache and of the map.
+fn note(at: Option<&(Arc<Router>, Arc<Node>)>, script: Bit, outcome: &Result<Value, Error>) {
+    let Some((router, node)) = at else { return };
     match outcome {
-        Ok(_) => known.learn(script),
-        Err(error) if is_no_script(error) => known.forget(script),
-        Err(_) => {}
+        Ok(_) => node.known.learn(script),
+        Err(error) => match error.as_server().map(|server| server.kind()) {
+            Some(ServerErrorKind::NoScript) => node.known.forget(script),
+            Some(ServerErrorKind::Moved { slot, host, port }) => {
+                if let Some(address) = target_of(host.as_deref(), *port, &node.address.host) {
+                    router.moved(*slot, &address);
+                }
+            }
+            _ if error.is_transient() => router.refresh(),
+            _ => {}
+        },
     }
 }
 
-fn is_no_script(error: &Error) -> bool {
-    error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::NoScript)
-}
-
-/// What the attempts of one call have come to so far.
-struct Attempts {
-    deadline: Instant,
-    /// An attempt without an answer may have run.
-    repeated: bool,
-    /// The next pause at a node that is not able.
-    pause: Duration,
-    /// The server forgot the script once; a script may itself answer `NOSCRIPT`, so not again.
-    forgotten: bool,
-}
-
-impl Attempts {
-    /// Ends the call with `error`, or returns when the next attempt may start.
-    async fn failed(&mut self, error: Error) -> Result<(), Error> {
-        self.repeated |= error.may_have_executed();
-        if is_no_script(&error) && !self.forgotten {
-            self.forgotten = true;
-            return Ok(());
-        }
-        if !error.is_transient() || Instant::now() + self.pause >= self.deadline {
-            return Err(self.last(error));
-        }
-        if error.as_server().is_some() {
-            tokio::time::sleep(self.pause).await;
-            self.pause = (self.pause * 2).min(PAUSE.1);
-        }
-        Ok(())
-    }
-
-    /// `error`, unless it says "not sent" of an attempt while an earlier one may have run.
-    fn last(&self, error: Error) -> Error {
-        if self.repeated && !error.may_have_executed() {
-            let detail = format!("{}; an earlier attempt may have run", error.detail());
-            return Error::unknown(&Arc::from(error.node()), detail).with_source(error);
-        }
-        error
-    }
+fn is(error: &Error, kind: &ServerErrorKind) -> bool {
+    error.as_server().is_some_and(|server| server.kind() == kind)
 }

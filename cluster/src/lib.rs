@@ -1,9 +1,22 @@
 //! Which node, which script: the client that `leasehold` locks through.
+//!
+//! [`Client`] is the handle. Behind it the router holds the map from slots to nodes ([`topology`]), learns it anew when
+//! it is in doubt, and follows redirects; scripts are known by their SHA ([`script`]); channels are heard at the node
+//! they belong to ([`subscriptions`]).
 
 pub mod client;
+mod discovery;
+mod node;
+mod redirect;
+mod router;
 pub mod script;
+mod sentinel;
+pub mod slot;
 pub mod subscriptions;
+pub mod target;
+pub mod topology;
 
 pub use client::{Client, Evaluated, Submitted};
 pub use script::{Script, ScriptCall};
 pub use subscriptions::{Event, Subscription};
+pub use target::Target;

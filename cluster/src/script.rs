@@ -61,7 +61,7 @@ impl Script {
     /// A call of it. All keys must hash to one slot; the first one routes.
     #[must_use]
     pub const fn call<'a>(&'a self, keys: &'a [&'a [u8]], args: &'a [&'a [u8]]) -> ScriptCall<'a> {
-        ScriptCall { script: self, keys, args }
+        ScriptCall { script: self, keys, args, alternative: None }
     }
 }
 
@@ -71,9 +71,26 @@ pub struct ScriptCall<'a> {
     script: &'a Script,
     keys: &'a [&'a [u8]],
     args: &'a [&'a [u8]],
+    alternative: Option<&'a Self>,
 }
 
 impl<'a> ScriptCall<'a> {
+    /// The same call, with one that is made instead when the server says `TRYAGAIN`: while a slot migrates, a script
+    /// with two keys that do not exist yet can run nowhere (the source answers ASK, the target TRYAGAIN, until the
+    /// migration ends), and one with a single key can.
+    #[must_use]
+    pub const fn or_else(self, alternative: &'a Self) -> Self {
+        Self { alternative: Some(alternative), ..self }
+    }
+
+    /// The alternative, once.
+    pub(crate) const fn take_alternative(&mut self) -> Option<Self> {
+        match self.alternative.take() {
+            Some(alternative) => Some(*alternative),
+            None => None,
+        }
+    }
+
     /// What is called.
     #[must_use]
     pub const fn script(&self) -> &'a Script {

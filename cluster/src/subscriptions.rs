@@ -1,18 +1,29 @@
 //! Channels we want to hear, and those we do.
 //!
-//! The hub keeps what is wanted apart from what the server has confirmed, and brings the two together whenever the
-//! connection comes up. Messages sent in between are lost and nobody can tell how many: so every confirmation is an
-//! event of its own, after which whoever waits has to look for itself.
+//! The hub keeps what is wanted apart from what servers have confirmed, and brings the two together whenever a connection
+//! comes up, the map changes, or a server ends a subscription by itself (`sunsubscribe` when a slot moves away). Messages
+//! sent in between are lost and nobody can tell how many: so every confirmation is an event of its own, after which
+//! whoever waits has to look for itself.
+//!
+//! A channel is heard at the master of its slot. With sharded channels that is the only place where it is published;
+//! without them any node would do.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_resp::connection::Event as ConnectionEvent;
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
-use leasehold_resp::{Connection, Error, Reply, Value};
+use leasehold_resp::{Error, ErrorKind, Value};
+
+use crate::node::Node;
+use crate::router::Router;
+
+/// After a refusal because the slot is elsewhere: how long until the next try, by a map that is newer then.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// What a subscription hears.
 #[derive(Clone, Debug)]
@@ -30,25 +41,26 @@ pub enum Event {
 /// Interest in one channel, until dropped. Several may share a channel.
 #[derive(Debug)]
 pub struct Subscription {
-    hub: Arc<Hub>,
-    connection: Connection,
+    router: Arc<Router>,
     channel: Bytes,
     ear: Arc<Ear>,
 }
 
 /// All subscriptions of one client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Hub {
+    /// Whether channels belong to slots.
+    sharded: bool,
     /// What is wanted.
     channels: Mutex<HashMap<Bytes, Channel>>,
 }
 
 #[derive(Debug, Default)]
 struct Channel {
-    /// Whether the server has confirmed it on the present connection.
+    /// Where it was asked for, on the present connection there.
+    at: Option<Arc<Node>>,
+    /// Whether that node confirmed it.
     confirmed: bool,
-    /// Whether it was asked for and has not answered yet.
-    asked: bool,
     ears: Vec<Arc<Ear>>,
 }
 
@@ -65,6 +77,24 @@ struct Unheard {
 }
 
 impl Subscription {
+    /// Subscribes, and asks the server if nobody else has.
+    pub(crate) fn new(router: &Arc<Router>, channel: &[u8]) -> Self {
+        let channel = Bytes::copy_from_slice(channel);
+        let ear = Arc::new(Ear::default());
+        let mut channels = router.hub.lock();
+        let wanted = channels.entry(channel.clone()).or_default();
+        wanted.ears.push(Arc::clone(&ear));
+        if wanted.confirmed {
+            ear.lock().subscribed = true;
+        } else if wanted.at.is_none()
+            && let Some(node) = router.map().node_of(&channel)
+        {
+            router.hub.ask(router, &node, &channel, wanted);
+        }
+        drop(channels);
+        Self { router: Arc::clone(router), channel, ear }
+    }
+
     /// The next event. A subscription that does not listen keeps the newest message only.
     ///
     /// # Cancel safety
@@ -87,93 +117,118 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut channels = self.hub.lock();
+        let hub = &self.router.hub;
+        let mut channels = hub.lock();
         let Some(channel) = channels.get_mut(&self.channel) else { return };
         channel.ears.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
         if channel.ears.is_empty() {
-            channels.remove(&self.channel);
             // Under the lock, so that the order of subscriptions on the wire is the order of changes here.
-            let end = Subscribe { kind: Confirmation::Unsubscribe, channels: vec![self.channel.clone()] };
-            self.connection.subscribe(&end).detach(|_| {});
+            hub.leave(channel, &self.channel);
+            channels.remove(&self.channel);
         }
     }
 }
 
 impl Hub {
-    /// Adds an interest; asks the server if it is the first in that channel.
-    pub(crate) fn subscribe(self: &Arc<Self>, connection: &Connection, channel: &[u8]) -> Subscription {
-        let name = Bytes::copy_from_slice(channel);
-        let ear = Arc::new(Ear::default());
-        let mut channels = self.lock();
-        let wanted = channels.entry(name.clone()).or_default();
-        wanted.ears.push(Arc::clone(&ear));
-        let mut asked = None;
-        if wanted.confirmed {
-            ear.lock().subscribed = true;
-        } else if !wanted.asked {
-            asked = Some(wanted.ask(connection, &name));
-        }
-        drop(channels);
-        if let Some(reply) = asked {
-            self.await_answer(reply, name.clone());
-        }
-        Subscription { hub: Arc::clone(self), connection: connection.clone(), channel: name, ear }
+    pub(crate) fn new(sharded: bool) -> Self {
+        Self { sharded, channels: Mutex::default() }
     }
 
-    /// To be called with everything the connection observes.
-    pub(crate) fn observe(self: &Arc<Self>, connection: &Connection, event: ConnectionEvent) {
+    /// Whether channels belong to slots, so that messages must be published with `SPUBLISH`.
+    pub(crate) const fn is_sharded(&self) -> bool {
+        self.sharded
+    }
+
+    /// To be called with everything the connection of `node` observes.
+    pub(crate) fn observe(&self, router: &Arc<Router>, node: &Arc<Node>, event: ConnectionEvent) {
         match event {
-            ConnectionEvent::Up => {
-                // One command for each channel: a server that refuses one of several refuses all.
-                let mut channels = self.lock();
-                let asked: Vec<_> =
-                    channels.iter_mut().map(|(name, channel)| (channel.ask(connection, name), name.clone())).collect();
-                drop(channels);
-                asked.into_iter().for_each(|(reply, name)| self.await_answer(reply, name));
+            ConnectionEvent::Up => self.reconcile(router),
+            ConnectionEvent::Down => {
+                for channel in self.lock().values_mut().filter(|channel| channel.is_at(node)) {
+                    channel.forget();
+                }
             }
-            ConnectionEvent::Down => self.lock().values_mut().for_each(|channel| channel.confirmed = false),
             ConnectionEvent::Push(Push::Message { channel, payload }) => {
                 if let Some(channel) = self.lock().get(&channel) {
                     channel.tell(|unheard| unheard.message = Some(payload.clone()));
                 }
             }
             ConnectionEvent::Push(Push::Unasked(Confirmation::Unsubscribe | Confirmation::Sunsubscribe, name)) => {
-                let asked = self.lock().get_mut(&name).map(|channel| {
-                    channel.confirmed = false;
-                    channel.ask(connection, &name)
-                });
-                if let Some(reply) = asked {
-                    self.await_answer(reply, name);
+                if let Some(channel) = self.lock().get_mut(&name).filter(|channel| channel.is_at(node)) {
+                    channel.forget();
                 }
+                // The slot has a new master, which this client may not know yet.
+                router.refresh();
+                self.reconcile(router);
             }
             ConnectionEvent::Push(_) => {}
         }
     }
 
-    /// Not to be called under the lock: if the answer is known already, it is dealt with right here.
-    fn await_answer(self: &Arc<Self>, reply: Reply, name: Bytes) {
-        let hub = Arc::downgrade(self);
-        reply.detach(move |outcome| {
-            if let Some(hub) = hub.upgrade() {
-                hub.answered(&name, &outcome);
+    /// Asks for every channel at the node that it belongs to now, unless that was done.
+    pub(crate) fn reconcile(&self, router: &Arc<Router>) {
+        let map = router.map();
+        let mut channels = self.lock();
+        for (name, channel) in channels.iter_mut() {
+            let Some(node) = map.node_of(name) else { continue };
+            if channel.is_at(&node) {
+                continue;
             }
-        });
+            self.leave(channel, name);
+            self.ask(router, &node, name, channel);
+        }
     }
 
-    fn answered(&self, name: &Bytes, outcome: &Result<Value, Error>) {
+    /// Submits a subscription. If it is not even sent, the connection's coming up leads here again.
+    fn ask(&self, router: &Arc<Router>, node: &Arc<Node>, name: &Bytes, channel: &mut Channel) {
+        let kind = if self.sharded { Confirmation::Ssubscribe } else { Confirmation::Subscribe };
+        // One command for each channel: sharded ones of several slots cannot be asked for together.
+        let subscribe = Subscribe { kind, channels: vec![name.clone()] };
+        let (weak_router, weak_node, channel_name) = (Arc::downgrade(router), Arc::downgrade(node), name.clone());
+        let asked = node.connection().subscribe_then(&subscribe, move |outcome| {
+            if let (Some(router), Some(node)) = (weak_router.upgrade(), weak_node.upgrade()) {
+                router.hub.answered(&router, &node, &channel_name, outcome);
+            }
+        });
+        if asked {
+            channel.at = Some(Arc::clone(node));
+        } else {
+            node.connection().start();
+        }
+    }
+
+    /// Ends a subscription where it was asked for.
+    fn leave(&self, channel: &mut Channel, name: &Bytes) {
+        if let Some(node) = channel.at.take() {
+            let kind = if self.sharded { Confirmation::Sunsubscribe } else { Confirmation::Unsubscribe };
+            node.connection().subscribe(&Subscribe { kind, channels: vec![name.clone()] }).detach(|_| {});
+        }
+        channel.confirmed = false;
+    }
+
+    fn answered(&self, router: &Arc<Router>, node: &Arc<Node>, name: &Bytes, outcome: Result<Value, Error>) {
         let mut channels = self.lock();
-        let Some(channel) = channels.get_mut(name) else { return };
-        channel.asked = false;
+        let Some(channel) = channels.get_mut(name).filter(|channel| channel.is_at(node)) else { return };
         match outcome {
             Ok(_) => {
                 channel.confirmed = true;
                 channel.tell(|unheard| unheard.subscribed = true);
             }
-            Err(error) if error.as_server().is_some() => {
-                channel.tell(|unheard| unheard.refused = Some(error.clone()));
+            // The connection went down; its coming up repeats the question.
+            Err(error) if error.kind() != ErrorKind::Server => channel.forget(),
+            Err(error) if error.as_server().is_some_and(|server| server.is_transient() || server.is_redirect()) => {
+                channel.forget();
+                drop(channels);
+                router.refresh();
+                let router = Arc::downgrade(router);
+                tokio::spawn(async move {
+                    tokio::time::sleep(RETRY).await;
+                    if let Some(router) = router.upgrade() {
+                        router.hub.reconcile(&router);
+                    }
+                });
             }
-            // The connection went down.
-            Err(_) => {}
+            Err(error) => channel.tell(|unheard| unheard.refused = Some(error.clone())),
         }
     }
 
@@ -183,11 +238,13 @@ impl Hub {
 }
 
 impl Channel {
-    /// Submits the subscription: under the hub's lock, so that the order on the wire is the order of changes here. If it
-    /// is not even sent, the next [`ConnectionEvent::Up`] repeats it.
-    fn ask(&mut self, connection: &Connection, name: &Bytes) -> Reply {
-        self.asked = true;
-        connection.subscribe(&Subscribe { kind: Confirmation::Subscribe, channels: vec![name.clone()] })
+    fn is_at(&self, node: &Arc<Node>) -> bool {
+        self.at.as_ref().is_some_and(|at| Arc::ptr_eq(at, node))
+    }
+
+    fn forget(&mut self) {
+        self.at = None;
+        self.confirmed = false;
     }
 
     fn tell(&self, change: impl Fn(&mut Unheard)) {

@@ -1,0 +1,58 @@
+//! One server that keys live on.
+
+use std::sync::Arc;
+
+use leasehold_resp::connection::{Event, Observer};
+use leasehold_resp::pool::Pool;
+use leasehold_resp::{Connection, Endpoint, Reply};
+
+use crate::script::{Known, ScriptCall};
+use crate::topology::NodeAddress;
+
+/// A server: its connections, and what is known of it since they were opened.
+#[derive(Debug)]
+pub(crate) struct Node {
+    /// Where the topology says it is.
+    pub(crate) address: NodeAddress,
+    pub(crate) pool: Pool,
+    /// The scripts it remembers.
+    pub(crate) known: Known,
+}
+
+impl Node {
+    /// A node whose connections open when somebody waits for them; `observe` hears what they say.
+    pub(crate) fn new(
+        address: NodeAddress,
+        endpoint: &Endpoint,
+        observe: impl Fn(&Arc<Self>, Event) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|weak: &std::sync::Weak<Self>| {
+            let weak = weak.clone();
+            let observer: Observer = Arc::new(move |_: &Connection, event| {
+                let Some(node) = weak.upgrade() else { return };
+                if matches!(event, Event::Down) {
+                    // It may have been restarted, and then it has forgotten them.
+                    node.known.forget_all();
+                }
+                observe(&node, event);
+            });
+            Self { address, pool: Pool::lazy(endpoint, 1, Some(observer)), known: Known::default() }
+        })
+    }
+
+    /// The connection that everyone shares.
+    pub(crate) fn connection(&self) -> &Connection {
+        self.pool.first()
+    }
+
+    /// Queues one attempt at a script: by its SHA if the node is known to remember it, with its source otherwise.
+    pub(crate) fn submit(&self, call: &ScriptCall<'_>, asking: bool) -> Reply {
+        let connection = self.connection();
+        match (self.known.has(call.script().bit()), asking) {
+            (true, false) => connection.submit(call),
+            (false, false) => connection.submit(&call.with_source()),
+            (true, true) => connection.submit_asking(call),
+            (false, true) => connection.submit_asking(&call.with_source()),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Which node serves a key, now: the map, how it is learned, and who is told when it changes.
+//!
+//! The map is immutable and swapped whole. Commands read it and go straight to the node's connection: there is no task
+//! between them, so a shard that is slow or dead delays nobody else. Learning a new map happens in the background, one
+//! attempt at a time, and blocks no command (redis-rs issue 2092: a refresh that stops the world).
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use leasehold_resp::connection::Event;
+use leasehold_resp::{Address, Endpoint, Error, ErrorKind};
+use tokio::sync::Notify;
+
+use crate::discovery::{Discovery, Found};
+use crate::node::Node;
+use crate::slot::slot;
+use crate::subscriptions::Hub;
+use crate::topology::{NodeAddress, View};
+
+/// The shortest time between two attempts to learn the map. Callers ask for one whenever a node fails them.
+const REFRESH_PAUSE: Duration = Duration::from_millis(25);
+
+/// How often the map of a cluster is learned anew although nobody complains.
+const REFRESH_PERIOD: Duration = Duration::from_secs(60);
+
+/// What routes commands; shared by all clones of a client.
+pub(crate) struct Router {
+    /// How to get at a server, but for its address.
+    template: Endpoint,
+    discovery: Discovery,
+    map: RwLock<Arc<Map>>,
+    pub(crate) hub: Hub,
+    /// Told when the map changes, a node comes up, or the client is closed.
+    pub(crate) changed: Notify,
+    /// Whether an attempt to learn the map is under way or about to begin.
+    refreshing: AtomicBool,
+    last_refresh: Mutex<Option<Instant>>,
+    closed: AtomicBool,
+    itself: Weak<Self>,
+}
+
+/// The nodes and their slots, at one moment.
+#[derive(Debug)]
+pub(crate) struct Map {
+    pub(crate) view: View,
+    /// Parallel to the shards of the view: their masters.
+    nodes: Vec<Arc<Node>>,
+}
+
+impl Router {
+    /// Learns the first map.
+    pub(crate) async fn connect(template: Endpoint, discovery: Discovery) -> Result<Arc<Self>, Error> {
+        let found = discovery.first(&template).await?;
+        let router = Arc::new_cyclic(|itself| Self {
+            template,
+            discovery,
+            map: RwLock::new(Arc::new(Map { view: found.view.clone(), nodes: Vec::new() })),
+            hub: Hub::new(found.sharded),
+            changed: Notify::new(),
+            refreshing: AtomicBool::new(false),
+            last_refresh: Mutex::new(None),
+            closed: AtomicBool::new(false),
+            itself: itself.clone(),
+        });
+        router.adopt(found);
+        router.discovery.watch(&router.itself);
+        if router.discovery.is_dynamic() {
+            tokio::spawn(refresh_periodically(router.itself.clone()));
+        }
+        Ok(router)
+    }
+
+    /// The present map.
+    pub(crate) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The node of `key`, if anybody serves it.
+    pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
+        self.map().node_of(key)
+    }
+
+    /// How long one command may take.
+    pub(crate) const fn command_timeout(&self) -> Duration {
+        self.template.command_timeout
+    }
+
+    /// Whether keys belong to slots.
+    pub(crate) const fn is_cluster(&self) -> bool {
+        matches!(self.discovery, Discovery::Cluster { .. })
+    }
+
+    /// Whether the map can change at all.
+    pub(crate) const fn is_dynamic(&self) -> bool {
+        self.discovery.is_dynamic()
+    }
+
+    /// The node at `address`, known or new. A redirect may name one that the map does not have yet.
+    pub(crate) fn node_at(&self, address: &NodeAddress) -> Arc<Node> {
+        let known = self.map().nodes.iter().find(|node| node.address == *address).cloned();
+        known.unwrap_or_else(|| self.new_node(address))
+    }
+
+    /// A node said that `slot` is at `address` now: puts that into the map at once, and has the rest looked at.
+    pub(crate) fn moved(&self, slot: u16, address: &NodeAddress) {
+        self.swap(|map| {
+            let known = map.view.owner(slot).and_then(|owner| map.view.shards().get(owner));
+            (known.map(|shard| &shard.master) != Some(address)).then(|| map.view.with_moved(slot, address))
+        });
+        self.refresh();
+    }
+
+    /// Has the map learned anew, in the background. Returns at once.
+    pub(crate) fn refresh(&self) {
+        if !self.discovery.is_dynamic() || self.is_closed() || self.refreshing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Outside of a runtime there is nobody to wait for the result either.
+        let (Some(router), Ok(runtime)) = (self.itself.upgrade(), tokio::runtime::Handle::try_current()) else {
+            return self.refreshing.store(false, Ordering::Release);
+        };
+        runtime.spawn(async move {
+            // If the runtime ends first, the flag must not stay behind.
+            let flag = Refreshing(&router);
+            router.learn().await;
+            drop(flag);
+        });
+    }
+
+    /// No more commands; connections end when those under way have been answered.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for node in &self.map().nodes {
+            node.pool.close();
+        }
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// For a key that nobody serves.
+    pub(crate) fn unserved(&self) -> Error {
+        if self.is_closed() {
+            return Error::new(ErrorKind::Closed, &Arc::from(""), "the client was closed here");
+        }
+        Error::not_sent(&Arc::from(""), "no node serves the key's slot at the moment")
+    }
+
+    async fn learn(&self) {
+        let since = *self.last_refresh.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(since) = since {
+            tokio::time::sleep_until((since + REFRESH_PAUSE).into()).await;
+        }
+        let map = self.map();
+        if let Some(found) = self.discovery.again(&self.template, &map.view, &map.nodes).await {
+            self.adopt(found);
+        }
+        *self.last_refresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Makes what was found the map, unless it is already.
+    fn adopt(&self, found: Found) {
+        let Found { view, endpoint, .. } = found;
+        self.swap_with(endpoint.as_ref(), |map| (map.nodes.is_empty() || map.view != view).then_some(view));
+    }
+
+    fn swap(&self, change: impl FnOnce(&Map) -> Option<View>) {
+        self.swap_with(None, change);
+    }
+
+    /// Replaces the map by one with another view. Nodes that stay keep their connections; the connections of the others
+    /// end when those who are still using them are done.
+    fn swap_with(&self, endpoint: Option<&Endpoint>, change: impl FnOnce(&Map) -> Option<View>) {
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(view) = change(&current) else { return };
+        let node = |address: &NodeAddress| match current.nodes.iter().find(|node| node.address == *address) {
+            Some(node) => Arc::clone(node),
+            None => match endpoint {
+                Some(endpoint) => self.node_through(address, endpoint),
+                None => self.new_node(address),
+            },
+        };
+        let nodes = view.shards().iter().map(|shard| node(&shard.master)).collect();
+        let map = Arc::new(Map { view, nodes });
+        *current = Arc::clone(&map);
+        drop(current);
+        if let Some(router) = self.itself.upgrade() {
+            self.hub.reconcile(&router);
+        }
+        self.changed.notify_waiters();
+    }
+
+    fn new_node(&self, address: &NodeAddress) -> Arc<Node> {
+        let mut endpoint = self.template.clone();
+        endpoint.address = Address::Tcp { host: address.host.clone(), port: address.port };
+        self.node_through(address, &endpoint)
+    }
+
+    fn node_through(&self, address: &NodeAddress, endpoint: &Endpoint) -> Arc<Node> {
+        let router = self.itself.clone();
+        Node::new(address.clone(), endpoint, move |node, event| {
+            if let Some(router) = router.upgrade() {
+                router.observed(node, event);
+            }
+        })
+    }
+
+    fn observed(self: &Arc<Self>, node: &Arc<Node>, event: Event) {
+        match &event {
+            Event::Up => self.changed.notify_waiters(),
+            Event::Down => self.refresh(),
+            Event::Push(_) => {}
+        }
+        self.hub.observe(self, node, event);
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Router").field("map", &self.map()).finish_non_exhaustive()
+    }
+}
+
+impl Map {
+    pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
+        // One node that serves everything: no need to compute the slot.
+        let owner = if let [_] = self.nodes.as_slice() { 0 } else { self.view.owner(slot(key))? };
+        self.nodes.get(owner).cloned()
+    }
+
+    pub(crate) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+}
+
+/// Set while an attempt to learn the map is under way.
+struct Refreshing<'a>(&'a Router);
+
+impl Drop for Refreshing<'_> {
+    fn drop(&mut self) {
+        self.0.refreshing.store(false, Ordering::Release);
+    }
+}
+
+/// Nodes that take over without a failure (`CLUSTER FAILOVER`, new shards) are noticed by their first redirect; this is
+/// for clients that are idle.
+async fn refresh_periodically(router: Weak<Router>) {
+    loop {
+        tokio::time::sleep(REFRESH_PERIOD).await;
+        match router.upgrade() {
+            Some(router) if !router.is_closed() => router.refresh(),
+            _ => return,
+        }
+    }
+}
