@@ -48,7 +48,7 @@ enum Answer {
 /// Takes the lock, or returns `None` when the patience ends.
 pub(crate) async fn acquire(request: &Request) -> Result<Option<Guard>, Error> {
     let Request { inner, name, .. } = request;
-    take(request).await.map_err(|error| error.about(name.key(), &inner.client.node()))
+    take(request).await.map_err(|error| error.about(name.key(), &inner.client.node(name.key().as_bytes())))
 }
 
 async fn take(request: &Request) -> Result<Option<Guard>, Error> {

@@ -189,7 +189,7 @@ impl Pending<'_> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if let Some(unfinished) = self.unfinished.take() {
-            let node = self.hold.inner.client.node();
+            let node = self.hold.inner.client.node(self.hold.name.key().as_bytes());
             let dropped = leasehold_resp::Error::unknown(&node, "the future was dropped");
             self.hold.finish_later(&dropped, unfinished);
         }

@@ -320,7 +320,7 @@ impl Hold {
     }
 
     pub(crate) fn error(&self, error: Error) -> Error {
-        error.about(self.name.key(), &self.inner.client.node())
+        error.about(self.name.key(), &self.inner.client.node(self.name.key().as_bytes()))
     }
 
     /// The error for work under a hold that was lost.

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, ScriptCall, Submitted};
+use leasehold_cluster::{Client, ScriptCall, Submitted, Target};
 use leasehold_resp as resp;
-use leasehold_resp::{Endpoint, ServerErrorKind};
+use leasehold_resp::ServerErrorKind;
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind};
@@ -31,7 +31,7 @@ const BATCH: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
-    endpoint: Endpoint,
+    target: Target,
 }
 
 /// What the keeper's thread and everybody else share.
@@ -90,12 +90,14 @@ struct Batch {
 }
 
 impl Keeper {
-    /// A keeper that is not running yet, of the server at `endpoint`.
-    pub(crate) fn new(mut endpoint: Endpoint, lease: Duration, seed: u64) -> Self {
+    /// A keeper that is not running yet, of the servers of `target`.
+    pub(crate) fn new(mut target: Target, lease: Duration, seed: u64) -> Self {
         // Several attempts must fit between the first renewal and the end of a lease.
         let patience = (lease / 6).max(Duration::from_millis(100));
-        endpoint.command_timeout = endpoint.command_timeout.min(patience);
-        endpoint.connect_timeout = endpoint.connect_timeout.min(patience);
+        for endpoint in target.endpoints_mut() {
+            endpoint.command_timeout = endpoint.command_timeout.min(patience);
+            endpoint.connect_timeout = endpoint.connect_timeout.min(patience);
+        }
         let state = State { schedule: Schedule::new(), jobs: Vec::new(), wakes_at: None, closing: false };
         let shared = Shared {
             state: Mutex::new(state),
@@ -105,7 +107,7 @@ impl Keeper {
             unfinished: AtomicUsize::new(0),
             quiet: Notify::new(),
         };
-        Self { shared: Arc::new(shared), endpoint }
+        Self { shared: Arc::new(shared), target }
     }
 
     /// Starts the thread if it does not run.
@@ -119,10 +121,10 @@ impl Keeper {
         }
         let failed = |error: std::io::Error| Error::new(ErrorKind::Thread, error.to_string()).caused_by(error);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (shared, endpoint) = (Arc::clone(&self.shared), self.endpoint.clone());
+        let (shared, target) = (Arc::clone(&self.shared), self.target.clone());
         std::thread::Builder::new()
             .name("leasehold-keeper".into())
-            .spawn(move || runtime.block_on(link::run(shared, endpoint)))
+            .spawn(move || runtime.block_on(link::run(shared, target)))
             .map_err(failed)?;
         self.shared.running.store(true, Ordering::Release);
         Ok(())

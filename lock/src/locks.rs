@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_cluster::Client;
-use leasehold_resp::Endpoint;
+use leasehold_cluster::{Client, Target};
 
 use crate::courtesy::Courtesy;
 use crate::error::{Error, ErrorKind, LostReason};
@@ -17,7 +16,6 @@ use crate::mutex::Mutex;
 use crate::names::is_good_namespace;
 use crate::owner::Owner;
 use crate::place::Table;
-use crate::scripts::{RELEASE, load};
 use crate::sync::{Jitter, lock};
 
 /// The lease of locks that ask for none.
@@ -148,9 +146,7 @@ impl Locks {
         let quiet = tokio::time::timeout(inner.config.command_timeout * 2, inner.keeper.quiet()).await;
         inner.client.close();
         inner.keeper.close();
-        quiet.map_err(|_| {
-            Error::new(ErrorKind::Unavailable, "not every release was answered").about("", &inner.client.node())
-        })
+        quiet.map_err(|_| Error::new(ErrorKind::Unavailable, "not every release was answered"))
     }
 }
 
@@ -211,16 +207,15 @@ impl LocksBuilder {
         if !is_good_lease(config.lease) {
             return Err(Error::bad_lease("the lease"));
         }
-        let mut endpoint = Endpoint::parse(&url).map_err(Error::from_client)?;
-        endpoint.connect_timeout = timeout("connect", connect_timeout, endpoint.connect_timeout)?;
-        endpoint.command_timeout = timeout("command", command_timeout, endpoint.command_timeout)?;
-        config.command_timeout = endpoint.command_timeout;
-
-        let client = Client::connect(endpoint.clone()).await.map_err(Error::from_read)?;
-        // Without it (a server that forbids SCRIPT LOAD) the keeper finishes the first release.
-        let _ = load(&client, &RELEASE).await;
+        let mut target = Target::parse(&url).map_err(Error::from_client)?;
+        for endpoint in target.endpoints_mut() {
+            endpoint.connect_timeout = timeout("connect", connect_timeout, endpoint.connect_timeout)?;
+            endpoint.command_timeout = timeout("command", command_timeout, endpoint.command_timeout)?;
+            config.command_timeout = endpoint.command_timeout;
+        }
+        let client = Client::connect(target.clone()).await.map_err(Error::from_read)?;
         let id = ClientId::random();
-        let keeper = Keeper::new(endpoint, config.lease, id.seed().rotate_left(32));
+        let keeper = Keeper::new(target, config.lease, id.seed().rotate_left(32));
         let inner = Inner {
             client,
             keeper,
@@ -267,7 +262,7 @@ impl Drop for Inner {
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Locks")
-            .field("node", &self.client.node())
+            .field("client", &self.client)
             .field("namespace", &self.config.namespace)
             .field("client_id", &self.id.as_str())
             .finish_non_exhaustive()

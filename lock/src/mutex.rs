@@ -181,7 +181,7 @@ impl Mutex {
     }
 
     fn error(&self, error: Error) -> Error {
-        error.about(self.key(), &self.inner.client.node())
+        error.about(self.key(), &self.inner.client.node(self.key().as_bytes()))
     }
 }
 

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::Client;
+use leasehold_cluster::{Client, Target};
 use leasehold_resp as resp;
-use leasehold_resp::Endpoint;
 use tokio::task::JoinSet;
 
-use super::{Batch, Job, Shared, is_noscript};
+use super::{Batch, Job, Shared};
 use crate::error::LostReason;
 use crate::lease::Now;
-use crate::scripts::{RELEASE, RENEW, load};
+use crate::scripts::RELEASE;
 
 /// While there is no connection, what is due is looked at again after this long.
 pub(super) const CONNECT_CHECK: Duration = Duration::from_millis(20);
@@ -36,20 +35,20 @@ enum Done {
 }
 
 /// Keeps until it is closed and has nothing left to keep.
-pub(super) async fn run(shared: Arc<Shared>, endpoint: Endpoint) {
+pub(super) async fn run(shared: Arc<Shared>, target: Target) {
     let mut link = Link::None;
     let mut tasks = JoinSet::new();
     loop {
         let now = Now::read();
         if matches!(link, Link::None) && shared.has_work(now.monotonic) {
-            tasks.spawn(connect(endpoint.clone()));
+            tasks.spawn(connect(target.clone()));
             link = Link::Connecting;
         }
         let client = if let Link::Up(client) = &link { Some(client) } else { None };
         renew(&shared, client, now, &mut tasks);
         if let Some(client) = client {
             for job in shared.take_jobs() {
-                tasks.spawn(finish(client.clone(), endpoint.command_timeout, job));
+                tasks.spawn(finish(client.clone(), job));
             }
         }
         // A connect under way is for work that may be gone: nobody waits for it.
@@ -75,17 +74,7 @@ fn renew(shared: &Arc<Shared>, client: Option<&Client>, now: Now, tasks: &mut Jo
             let _: Option<LostReason> = hold.check();
         }
         let Some((batch, submitted)) = batch else { return };
-        let client = client.cloned();
-        tasks.spawn(async move {
-            let answer = submitted.await;
-            if let (Some(client), Err(error)) = (&client, &answer)
-                && is_noscript(error)
-            {
-                // If this fails too, the next attempt says so.
-                let _ = load(client, &RENEW).await;
-            }
-            Done::Renewed(batch, answer)
-        });
+        tasks.spawn(async move { Done::Renewed(batch, submitted.await) });
     }
 }
 
@@ -107,10 +96,10 @@ async fn next(shared: &Shared, tasks: &mut JoinSet<Done>) -> Option<Done> {
 }
 
 /// Connects, however long it takes. What waits for it ends when its time is over.
-async fn connect(endpoint: Endpoint) -> Done {
+async fn connect(target: Target) -> Done {
     let mut pause = CONNECT_CHECK;
     loop {
-        if let Ok(client) = Client::connect(endpoint.clone()).await {
+        if let Ok(client) = Client::connect(target.clone()).await {
             return Done::Connected(client);
         }
         tokio::time::sleep(pause).await;
@@ -119,12 +108,12 @@ async fn connect(endpoint: Endpoint) -> Done {
 }
 
 /// Releases a hold, trying until it is over anyway.
-async fn finish(client: Client, timeout: Duration, job: Job) -> Done {
+async fn finish(client: Client, job: Job) -> Done {
     let keys = [job.name.key().as_bytes()];
     let args = [job.id.as_bytes(), job.name.channel().as_bytes()];
     let mut pause = CONNECT_CHECK;
     while Instant::now() < job.until {
-        let deadline = job.until.min(Instant::now() + timeout);
+        let deadline = job.until.min(Instant::now() + client.command_timeout());
         match client.eval(&RELEASE.call(&keys, &args), deadline).await {
             Err(error) if Job::is_worth_it(&error) => {
                 tokio::time::sleep(pause).await;
