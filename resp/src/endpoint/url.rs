@@ -24,7 +24,9 @@ pub(super) enum Problem {
     Scheme(String),
     /// A part that is there but wrong: which, and what it should be.
     Part(&'static str),
+    /// Not quoted: it may be the rest of a password.
     Parameter,
+    /// A part that is said in two places.
     Twice(&'static str),
 }
 
@@ -33,7 +35,7 @@ impl fmt::Display for Problem {
         match self {
             Self::NoScheme => f.write_str("the server's URL has no scheme; write redis://host:port"),
             Self::Scheme(scheme) => {
-                write!(f, "'{scheme}://' is not the scheme of a single server; redis://, rediss:// and unix:// are",)
+                write!(f, "'{scheme}://' is not the scheme of a single server; redis://, rediss:// and unix:// are")
             }
             Self::Part(expected) => write!(f, "in the server's URL, {expected}"),
             Self::Parameter => {
@@ -50,12 +52,12 @@ pub(super) fn parse(url: &str) -> Result<Endpoint, Problem> {
         return Err(Problem::Part("a '#' must be written as %23"));
     }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let mut endpoint = match () {
-        () if scheme.eq_ignore_ascii_case("redis") => tcp(rest)?,
-        () if scheme.eq_ignore_ascii_case("rediss") => Endpoint { tls: true, ..tcp(rest)? },
-        () if scheme.eq_ignore_ascii_case("unix") => unix(rest)?,
-        () if is_scheme(scheme) => return Err(Problem::Scheme(scheme.to_owned())),
-        () => return Err(Problem::NoScheme),
+    let mut endpoint = match scheme.to_ascii_lowercase().as_str() {
+        "redis" => tcp(rest)?,
+        "rediss" => Endpoint { tls: true, ..tcp(rest)? },
+        "unix" => unix(rest)?,
+        other if is_scheme(other) => return Err(Problem::Scheme(other.to_owned())),
+        _ => return Err(Problem::NoScheme),
     };
     parameters(&mut endpoint, query)?;
     if endpoint.user.is_some() && endpoint.password.is_none() {
@@ -107,11 +109,11 @@ fn host_and_port(place: &str) -> Result<(String, u16), Problem> {
     } else {
         place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port)))
     };
-    if host.is_empty() {
-        return Err(Problem::Part("the host is missing"));
-    }
     if port.is_some_and(|port| port.contains(':')) {
         return Err(Problem::Part("an IPv6 address must stand in brackets, and a ':' in a password must be %3A"));
+    }
+    if host.is_empty() {
+        return Err(Problem::Part("the host is missing"));
     }
     if host.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '[' | ']' | '%' | '\\')) {
         return Err(Problem::Part("the host must be one name or address"));
@@ -167,7 +169,9 @@ fn database(text: &str) -> Result<u32, Problem> {
 
 /// Whether it looks like a scheme, so that a message may show it.
 fn is_scheme(text: &str) -> bool {
-    text.len() <= 24 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
+    text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.len() <= 24
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
 }
 
 /// Digits only: `parse` alone would take a sign.

@@ -1,5 +1,7 @@
 //! What the tests of the codec share: feeding bytes in pieces, and saying what came out.
 
+#![allow(dead_code, reason = "each test binary includes this and uses a part of it")]
+
 use bytes::BytesMut;
 use leasehold_resp::{Decoder, Frame, Limits, ProtocolErrorKind, Value};
 

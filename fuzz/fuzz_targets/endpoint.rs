@@ -1,0 +1,26 @@
+//! Any URL: no panic, no password in a message, and what was understood is written the same again.
+#![no_main]
+
+use leasehold_resp::{Address, Endpoint};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|url: &str| {
+    match Endpoint::parse(url) {
+        Ok(endpoint) => {
+            if let Some(password) = endpoint.password.as_deref().filter(|password| password.len() > 20) {
+                // Elsewhere it would be no secret: a user may be called like his password.
+                let mut alone = endpoint.clone();
+                (alone.user, alone.client_name) = (None, None);
+                alone.address = Address::Unix("/".into());
+                assert!(!format!("{alone:?}").contains(password));
+            }
+            if let Address::Tcp { .. } = endpoint.address {
+                let again = Endpoint::parse(&format!("redis://{}/{}", endpoint.node(), endpoint.database));
+                let again = again.expect("an address that was understood is understood again");
+                assert_eq!((again.address, again.database), (endpoint.address, endpoint.database));
+            }
+        }
+        // The scheme is all that may be quoted, and it is short.
+        Err(error) => assert!(error.to_string().len() < 160, "{error}"),
+    }
+});
