@@ -95,75 +95,17 @@ impl Scanner {
             if self.at > limits.frame {
                 return Err(ProtocolError::new(Kind::FrameTooLong));
             }
-            let leaf = if let (None, None, [_, ..], Some((leaf, end))) =
-                (&self.block, &self.chunks, self.open.as_slice(), quick::leaf(bytes, self.at, limits))
-            {
+            let is_plain = self.block.is_none() && self.chunks.is_none() && !self.open.is_empty();
+            let scanned = if is_plain && let Some((leaf, end)) = quick::leaf(bytes, self.at, limits) {
                 self.at = end;
                 self.searched = 0;
-                leaf
+                self.leaf(leaf)?
             } else if let Some(block) = self.block {
-                match self.finish_block(reader, block)? {
-                    Some(leaf) => leaf,
-                    None => return Ok(Scanned::Partial),
-                }
+                self.block(block, reader)?
             } else {
-                let start = self.at;
-                let element = reader.element(&mut self.at, &mut self.searched)?;
-                if self.chunks.is_some() && !matches!(element, Element::Chunk(_) | Element::Partial) {
-                    return Err(stray(bytes, start));
-                }
-                match element {
-                    Element::Partial => return Ok(Scanned::Partial),
-                    Element::Leaf(leaf) => {
-                        self.searched = 0;
-                        leaf
-                    }
-                    Element::Block(text, len) => {
-                        self.block = Some(self.block_of(text, len, limits)?);
-                        continue;
-                    }
-                    Element::Open(aggregate, n) => {
-                        self.open(aggregate, n, start, limits)?;
-                        if n > 0 {
-                            continue;
-                        }
-                        match self.close()? {
-                            Some(scanned) => return Ok(scanned),
-                            None => continue,
-                        }
-                    }
-                    Element::OpenStream(aggregate) => {
-                        self.open_stream(aggregate, start, limits)?;
-                        continue;
-                    }
-                    Element::Chunks => {
-                        self.check_push(Leaf::Text(Text::Bulk, Span { start, end: start }))?;
-                        self.chunks = Some(Chunks { node: self.nodes.len(), len: 0 });
-                        self.has_text = true;
-                        self.nodes.push(Node::Chunks(0));
-                        continue;
-                    }
-                    Element::Chunk(len) => match self.chunk(len, start, reader)? {
-                        Some(scanned) => return Ok(scanned),
-                        None => continue,
-                    },
-                    Element::End => match self.end_stream(bytes, start)? {
-                        Some(scanned) => return Ok(scanned),
-                        None => continue,
-                    },
-                }
+                self.element(reader)?
             };
-            if self.chunks.is_some() {
-                self.nodes.push(Node::Leaf(leaf));
-                continue;
-            }
-            if self.open.is_empty() {
-                return Ok(Scanned::Leaf(leaf));
-            }
-            self.check_push(leaf)?;
-            self.has_text |= matches!(leaf, Leaf::Text(..));
-            self.nodes.push(Node::Leaf(leaf));
-            if let Some(scanned) = self.count()? {
+            if let Some(scanned) = scanned {
                 return Ok(scanned);
             }
         }
@@ -202,11 +144,47 @@ impl Scanner {
         Ok(Block { text, span: Span { start: self.at, end } })
     }
 
-    /// The leaf that `block` is, once all of it has come.
-    #[inline]
-    fn finish_block(&mut self, reader: Reader<'_>, block: Block) -> Result<Option<Leaf>, ProtocolError> {
+    /// Takes whatever begins here.
+    fn element(&mut self, reader: Reader<'_>) -> Result<Option<Scanned>, ProtocolError> {
+        let start = self.at;
+        let element = reader.element(&mut self.at, &mut self.searched)?;
+        if self.chunks.is_some() && !matches!(element, Element::Chunk(_) | Element::Partial) {
+            return Err(stray(reader.bytes, start));
+        }
+        match element {
+            Element::Partial => Ok(Some(Scanned::Partial)),
+            Element::Leaf(leaf) => {
+                self.searched = 0;
+                self.leaf(leaf)
+            }
+            Element::Block(text, len) => {
+                self.block = Some(self.block_of(text, len, reader.limits)?);
+                Ok(None)
+            }
+            Element::Open(aggregate, n) => {
+                self.open(aggregate, n, start, reader.limits)?;
+                if n == 0 { self.close() } else { Ok(None) }
+            }
+            Element::OpenStream(aggregate) => {
+                self.open_stream(aggregate, start, reader.limits)?;
+                Ok(None)
+            }
+            Element::Chunks => {
+                self.check_push(true)?;
+                self.chunks = Some(Chunks { node: self.nodes.len(), len: 0 });
+                self.has_text = true;
+                self.nodes.push(Node::Chunks(0));
+                Ok(None)
+            }
+            Element::Chunk(len) => self.chunk(len, start, reader),
+            Element::End => self.end_stream(start, reader),
+        }
+    }
+
+    /// Takes the string whose header was read, once all of it has come.
+    fn block(&mut self, block: Block, reader: Reader<'_>) -> Result<Option<Scanned>, ProtocolError> {
         let Some(end) = reader.line_end(block.span.end)? else {
-            return Ok(None);
+            return Ok(Some(Scanned::Partial));
         };
         // Any three bytes name a format: servers pad shorter names with spaces.
         if block.text == Text::Verbatim && reader.bytes.get(block.span.start.wrapping_add(3)) != Some(&b':') {
@@ -214,7 +192,23 @@ impl Scanner {
         }
         self.block = None;
         self.at = end;
-        Ok(Some(Leaf::Text(block.text, block.span)))
+        self.leaf(Leaf::Text(block.text, block.span))
+    }
+
+    /// Takes down a leaf, or hands it out if it is the whole frame.
+    #[inline]
+    fn leaf(&mut self, leaf: Leaf) -> Result<Option<Scanned>, ProtocolError> {
+        if self.chunks.is_some() {
+            self.nodes.push(Node::Leaf(leaf));
+            return Ok(None);
+        }
+        if self.open.is_empty() {
+            return Ok(Some(Scanned::Leaf(leaf)));
+        }
+        self.check_push(matches!(leaf, Leaf::Text(Text::Simple | Text::Bulk | Text::Verbatim, _)))?;
+        self.has_text |= matches!(leaf, Leaf::Text(..));
+        self.nodes.push(Node::Leaf(leaf));
+        self.count()
     }
 
     fn open(&mut self, aggregate: Aggregate, n: u64, start: usize, limits: &Limits) -> Result<(), ProtocolError> {
@@ -243,7 +237,7 @@ impl Scanner {
             return Err(ProtocolError::new(Kind::TooDeep));
         }
         if !matches!(aggregate, Aggregate::Attribute | Aggregate::Push) {
-            self.check_push(Leaf::Null)?;
+            self.check_push(false)?;
         }
         self.open.push(Open { aggregate, left, stream, described: 0, node: self.nodes.len(), start });
         self.nodes.push(Node::Open(aggregate, len));
@@ -273,9 +267,9 @@ impl Scanner {
     }
 
     /// The `.` of a streamed aggregate.
-    fn end_stream(&mut self, bytes: &[u8], start: usize) -> Result<Option<Scanned>, ProtocolError> {
+    fn end_stream(&mut self, start: usize, reader: Reader<'_>) -> Result<Option<Scanned>, ProtocolError> {
         let Some((open, begun)) = self.open.last_mut().and_then(|open| open.stream.map(|begun| (open, begun))) else {
-            return Err(stray(bytes, start));
+            return Err(stray(reader.bytes, start));
         };
         if open.described == open.left {
             return Err(ProtocolError::new(Kind::Attribute));
@@ -335,12 +329,11 @@ impl Scanner {
         Ok(Some(Scanned::Frame))
     }
 
-    /// That the first element of a push is a string, as it must be.
+    /// That what comes next is a string, if it is the first element of a push.
     #[inline]
-    fn check_push(&self, leaf: Leaf) -> Result<(), ProtocolError> {
-        match (self.nodes.last(), leaf) {
-            (_, Leaf::Text(Text::Simple | Text::Bulk | Text::Verbatim, _)) => Ok(()),
-            (Some(Node::Open(Aggregate::Push, _)), _) => Err(ProtocolError::new(Kind::Push)),
+    fn check_push(&self, is_string: bool) -> Result<(), ProtocolError> {
+        match self.nodes.last() {
+            Some(Node::Open(Aggregate::Push, _)) if !is_string => Err(ProtocolError::new(Kind::Push)),
             _ => Ok(()),
         }
     }
