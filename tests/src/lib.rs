@@ -14,6 +14,7 @@
 //! | [`process`] | child processes that cannot outlive the test; signals |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
+//! | [`scripted`] | a server that does what a test tells it to, right or wrong |
 
 pub mod broken;
 pub mod cancel;
@@ -27,10 +28,12 @@ pub mod proxy;
 pub mod raw;
 mod raw_value;
 pub mod scratch;
+pub mod scripted;
 pub mod server;
 
 pub use ledger::Ledger;
 pub use proxy::{Accept, Cut, Fault, Proxy};
 pub use raw::{Raw, RawValue};
 pub use scratch::Scratch;
+pub use scripted::Scripted;
 pub use server::{Server, ServerBuilder};
