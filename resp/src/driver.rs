@@ -386,7 +386,8 @@ impl<'a> Driver<'a> {
     /// Expires what is due. The timer is set to the front's deadline, or to one timeout from now when the queue is
     /// empty: whatever is queued meanwhile expires after that, so callers never have to move it.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Liveness {
-        while self.timer.as_mut().poll(cx).is_ready() {
+        // The runtime looks at its timers when there is nothing else to do, which may be long after they are due.
+        while self.last_read >= self.due || self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let mut state = self.shared.lock();
             let liveness = state.pipeline.expire(now, &mut self.wakes);

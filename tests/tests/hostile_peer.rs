@@ -1,13 +1,17 @@
 //! A peer that breaks every rule there is. Whatever it does, a request ends with its own reply or a typed error, within
 //! its time; the connection is closed; and the next one works as if nothing had been.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
 use leasehold_testkit::scripted::{GREETING, Peer, Scripted};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Against hangs.
 const BOUND: Duration = Duration::from_secs(15);
@@ -263,6 +267,63 @@ async fn two_replies_for_one_end_the_connection_before_another_request_gets_the_
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(connection.send(&echo("b")).await.unwrap().as_str(), Some("b"));
+}
+
+/// Shakes hands, and from then on always has something to say.
+#[derive(Default)]
+struct Chatter {
+    written: usize,
+    answered: usize,
+    reader: Option<Waker>,
+}
+
+impl AsyncRead for Chatter {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match [GREETING, b"+OK\r\n", b"+OK\r\n"].get(self.answered) {
+            Some(_) if self.answered == self.written => {
+                self.reader = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Some(answer) => {
+                buf.put_slice(answer);
+                self.answered += 1;
+            }
+            None => buf.put_slice(&b">1\r\n+x\r\n".repeat(buf.remaining() / 8)),
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Chatter {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.written += 1;
+        self.reader.take().into_iter().for_each(Waker::wake);
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn deadlines_pass_while_a_peer_never_pauses() {
+    let mut endpoint = Endpoint::parse("redis://chatter").unwrap();
+    endpoint.command_timeout = COMMAND_TIMEOUT;
+    let connection = Connection::over(Chatter::default(), endpoint).await.unwrap();
+    let outcome = tokio::time::timeout(BOUND, connection.submit(&echo("a"))).await.expect("in time");
+    assert!(outcome.unwrap_err().is_timeout());
+    // Nor can it keep us from giving it up.
+    let began = Instant::now();
+    while connection.is_up() {
+        assert!(began.elapsed() < BOUND);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(connection.send(&echo("b")).await.unwrap_err().is_closed());
 }
 
 #[tokio::test]
