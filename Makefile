@@ -3,6 +3,8 @@
 CARGO ?= cargo
 # Seconds for each fuzz target.
 SECONDS = 60
+# Times that `make test-long` runs all tests.
+ROUNDS = 10
 # Handed on to the program behind a target, as in `make bench ARGS=--quick`.
 ARGS =
 
@@ -11,7 +13,7 @@ ARGS =
 help:
 	@echo 'make demo       four processes fight over three locks; one is killed, one frozen (20 s)'
 	@echo 'make test       every test, against real servers'
-	@echo 'make test-long  the same tests with longer storms'
+	@echo 'make test-long  the same, ten times, with more random cases'
 	@echo 'make bench      side by side with other clients       ARGS=--quick for a short run'
 	@echo 'make fuzz       every fuzz target in turn             SECONDS=60 for each'
 	@echo
@@ -27,9 +29,13 @@ test:
 	@.ci/install server
 	$(CARGO) test --workspace --all-features
 
+# What is a matter of chance gets more chances: more cases for the properties, more rounds for the races.
 test-long:
 	@.ci/install server
-	LEASEHOLD_LONG=1 $(CARGO) test --workspace --all-features
+	@set -e; for round in $$(seq $(ROUNDS)); do \
+		echo "round $$round of $(ROUNDS)"; \
+		PROPTEST_CASES=20000 $(CARGO) test --workspace --all-features; \
+	done
 
 bench:
 	@.ci/install server
