@@ -34,7 +34,7 @@ test-long:
 	@.ci/install server
 	@set -e; for round in $$(seq $(ROUNDS)); do \
 		echo "round $$round of $(ROUNDS)"; \
-		PROPTEST_CASES=20000 $(CARGO) test --workspace --all-features; \
+		PROPTEST_CASES=4096 $(CARGO) test --workspace --all-features; \
 	done
 
 bench:
@@ -42,11 +42,14 @@ bench:
 	$(CARGO) run --release --manifest-path bench/Cargo.toml -- $(ARGS)
 
 # Without a sanitizer, so that a stable toolchain will do: the crates forbid unsafe code, and what is looked for are
-# panics, overflows, endless loops and allocations that a header merely claims.
+# panics, overflows, endless loops and allocations that a header merely claims. What is found on the way goes under
+# target, so that the seeds in the tree stay as they are.
 fuzz:
 	@.ci/install c++ cargo-fuzz
 	@set -e; for target in $$($(CARGO) fuzz list); do \
 		echo "fuzz $$target for $(SECONDS) s"; \
-		$(CARGO) fuzz run -s none "$$target" -- -max_total_time=$(SECONDS) -max_len=4096 -rss_limit_mb=1024 \
-			-malloc_limit_mb=64 -verbosity=0 -print_final_stats=1; \
+		found=fuzz/target/corpus/$$target; seeds=fuzz/corpus/$$target; mkdir -p $$found; \
+		test -d $$seeds || seeds=; \
+		$(CARGO) fuzz run -s none $$target $$found $$seeds -- -max_total_time=$(SECONDS) -max_len=4096 \
+			-rss_limit_mb=1024 -malloc_limit_mb=64 -verbosity=0 -print_final_stats=1; \
 	done
