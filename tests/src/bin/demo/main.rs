@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         [] => orchestrate(false),
         [WITHOUT_LOCKS] => orchestrate(true),
         ["--help" | "-h"] => {
-            println!("{USAGE}");
+            screen::print(&format!("{USAGE}\n"));
             ExitCode::SUCCESS
         }
         _ => {
@@ -67,15 +67,15 @@ fn orchestrate(without_locks: bool) -> ExitCode {
         .and_then(|runtime| runtime.block_on(stage::perform(without_locks)));
     match outcome {
         Ok(Ending::Whole) => {
-            println!("\nNo update was lost.");
+            screen::print("\nNo update was lost.\n");
             ExitCode::SUCCESS
         }
         Ok(Ending::Lost(updates)) => {
-            println!("\nFAILED: {updates} updates were lost.");
+            screen::print(&format!("\nFAILED: {updates} updates were lost.\n"));
             ExitCode::from(1)
         }
         Ok(Ending::Interrupted) => {
-            println!("\nInterrupted; everything was cleaned up.");
+            screen::print("\nInterrupted; everything was cleaned up.\n");
             ExitCode::from(130)
         }
         Err(failure) => {

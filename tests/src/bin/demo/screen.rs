@@ -183,7 +183,7 @@ fn grouped(n: u64) -> String {
 }
 
 /// Standard output may be closed, as by `| head`; then nobody is looking, and the run goes on.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
     _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

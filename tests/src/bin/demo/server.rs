@@ -1,5 +1,7 @@
 //! The server that the demo runs against, and what it counts itself.
 
+use std::panic;
+
 use leasehold_resp::{Command, Connection, Endpoint};
 use leasehold_testkit::server::Server;
 
@@ -23,8 +25,7 @@ impl Target {
         let (url, private) = match std::env::var("LEASEHOLD_URL") {
             Ok(url) if !url.is_empty() => (url, None),
             _ => {
-                // It panics when there is no server to start, as a test should; here that is an ordinary failure.
-                let server = tokio::spawn(Server::start()).await.map_err(|_| "no server could be started")?;
+                let server = private().await?;
                 (server.url(), Some(server))
             }
         };
@@ -57,4 +58,17 @@ impl Target {
         let reply = self.connection.send(&Command::new("INFO").arg(section)).await?;
         Ok(reply.as_str().unwrap_or_default().to_owned())
     }
+}
+
+/// Starts a server of our own. The test kit panics when it cannot, as a test should; here that is an ordinary failure,
+/// to be told in one line.
+async fn private() -> Result<Server, Failure> {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let started = tokio::task::spawn_blocking(|| Server::builder().start_blocking()).await;
+    panic::set_hook(hook);
+    started.map_err(|error| {
+        let message = error.try_into_panic().ok().and_then(|panic| panic.downcast::<String>().ok());
+        message.map_or_else(|| "no server could be started".into(), |message| (*message).into())
+    })
 }
