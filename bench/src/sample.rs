@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
+use crate::cpu;
+
 /// What a sample measured, by name.
 pub type Figures = BTreeMap<String, f64>;
 
@@ -74,23 +76,20 @@ pub fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Figures {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Repeats `step` for `duration`; the seconds one step took on average. A step should take a microsecond at least, for
-/// the clock is read after each.
-pub fn seconds_per_step(duration: Duration, mut step: impl FnMut()) -> f64 {
+/// Repeats `step` for `duration`; the CPU seconds one step took on average, which others on the machine change less than
+/// the time on the wall. A step should take a microsecond at least, for the clock is read after each.
+pub fn cpu_seconds_per_step(duration: Duration, mut step: impl FnMut()) -> f64 {
     let warm = Instant::now();
     while warm.elapsed() < duration / 10 {
         step();
     }
-    let start = Instant::now();
+    let (start, cpu) = (Instant::now(), cpu::of_this_process());
     let mut steps = 0_u64;
-    loop {
+    while start.elapsed() < duration {
         step();
         steps += 1;
-        let elapsed = start.elapsed();
-        if elapsed >= duration {
-            return elapsed.as_secs_f64() / steps as f64;
-        }
     }
+    (cpu::of_this_process() - cpu) / steps as f64
 }
 
 /// The value below which `share` of `values` lie; sorts them.

@@ -12,7 +12,7 @@ use crate::harness::{Harness, Placement};
 use crate::ours;
 use crate::peers;
 use crate::report::{Aim, Bound, Row, Section};
-use crate::sample::{Figures, Request, figures, seconds_per_step};
+use crate::sample::{Figures, Request, cpu_seconds_per_step, figures};
 
 const CANDIDATES: &[&str] = &["floor-scan", "floor-tape", "leasehold-resp", "redis", "redis-protocol", "rustis"];
 const PEERS: &[&str] = &["redis", "redis-protocol", "rustis"];
@@ -66,7 +66,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
     Ok(Section {
         title: "Decode",
         how:
-            "Replies into values, the values dropped; a copy into the read buffer is included, as a socket would make \
+            "Replies into values, the values dropped, by CPU time; a copy into the read buffer is included, as a socket would make \
               it. Small: `:1`, `+OK`, null and a 13-byte bulk in turn. Nested: 32 arrays of an integer and three \
               bulks. Arrays: 10-byte bulks, arriving in 1460-byte segments. Allocations are per reply. The floors make \
               no values; `rustis` is called through its benchmark shim, a reply at a time; `redis-protocol` is \
@@ -91,7 +91,7 @@ pub fn sample(request: &Request) -> Figures {
     let bytes: usize = frames.iter().map(Vec::len).sum();
     let segments = VARIANTS.iter().any(|(variant, _, segments)| *variant == request.variant && *segments);
     let mut step = stepper(&request.candidate, frames, segments);
-    let seconds = seconds_per_step(request.duration(), &mut step);
+    let seconds = cpu_seconds_per_step(request.duration(), &mut step);
     alloc::start();
     step();
     let allocated = alloc::stop();
