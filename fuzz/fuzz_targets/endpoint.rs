@@ -7,12 +7,10 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|url: &str| {
     match Endpoint::parse(url) {
         Ok(endpoint) => {
-            if let Some(password) = endpoint.password.as_deref().filter(|password| password.len() > 20) {
-                // Elsewhere it would be no secret: a user may be called like his password.
-                let mut alone = endpoint.clone();
-                (alone.user, alone.client_name) = (None, None);
-                alone.address = Address::Unix("/".into());
-                assert!(!format!("{alone:?}").contains(password));
+            if endpoint.password.is_some() {
+                let mut other = endpoint.clone();
+                other.password = Some("another".to_owned());
+                assert_eq!(format!("{endpoint:?}"), format!("{other:?}"), "nothing of a password is shown");
             }
             if let Address::Tcp { .. } = endpoint.address {
                 let again = Endpoint::parse(&format!("redis://{}/{}", endpoint.node(), endpoint.database));
