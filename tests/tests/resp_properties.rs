@@ -66,7 +66,7 @@ fn cut<'a>(mut bytes: &'a [u8], sizes: &'a [usize]) -> Vec<&'a [u8]> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_is_encoded_is_decoded_in_whatever_pieces_it_arrives(
