@@ -294,10 +294,14 @@ impl Shared {
         ends
     }
 
-    /// Whether there is something to do at `now`.
-    fn has_work(&self, now: Instant) -> bool {
-        let state = lock(&self.state);
-        !state.jobs.is_empty() || state.schedule.due(0, now).is_some()
+    /// Whether something must be renewed or ended now. Only then is what is nearly due taken along: else every answer,
+    /// which wakes the thread, would be followed by a batch of the one or two that came due meanwhile.
+    fn is_time(&self, now: Instant) -> bool {
+        lock(&self.state).schedule.next_at().is_some_and(|at| at <= now)
+    }
+
+    fn has_jobs(&self) -> bool {
+        !lock(&self.state).jobs.is_empty()
     }
 }
 

@@ -78,6 +78,15 @@ async fn nothing_is_renewed_after_its_release() {
         raw.cmd(&["CONFIG", "RESETSTAT"]).await;
         assert!(!exists(&mut raw, "a").await);
     }
+    let mut guards = Vec::new();
+    for n in 0..50 {
+        guards.push(locks.mutex(format!("n{n}")).lock().await.unwrap());
+    }
+    tokio::time::sleep(ms(70)).await;
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    raw.cmd(&["CONFIG", "RESETSTAT"]).await;
     tokio::time::sleep(ms(400)).await;
     assert_eq!(scripts_run(&mut raw).await, 0);
     assert!(!exists(&mut raw, "a").await);

@@ -40,12 +40,15 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
     let mut tasks = JoinSet::new();
     loop {
         let now = Now::read();
-        if matches!(link, Link::None) && shared.has_work(now.monotonic) {
+        let is_time = shared.is_time(now.monotonic);
+        if matches!(link, Link::None) && (is_time || shared.has_jobs()) {
             tasks.spawn(connect(target.clone()));
             link = Link::Connecting;
         }
         let client = if let Link::Up(client) = &link { Some(client) } else { None };
-        renew(&shared, client, now, &mut tasks);
+        if is_time {
+            renew(&shared, client, now, &mut tasks);
+        }
         if let Some(client) = client {
             for job in shared.take_jobs() {
                 tasks.spawn(finish(client.clone(), job));
@@ -56,10 +59,15 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
         if idle && shared.ends() {
             return;
         }
-        match next(&shared, &mut tasks).await {
-            Some(Done::Connected(client)) => link = Link::Up(client),
-            Some(Done::Renewed(batch, answer)) => shared.settle(batch, answer),
-            Some(Done::Finished) | None => {}
+        let mut done = next(&shared, &mut tasks).await;
+        // Whatever else is known already, before the schedule is looked through again.
+        while let Some(outcome) = done {
+            match outcome {
+                Done::Connected(client) => link = Link::Up(client),
+                Done::Renewed(batch, answer) => shared.settle(batch, answer),
+                Done::Finished => {}
+            }
+            done = tasks.try_join_next().and_then(Result::ok);
         }
     }
 }
