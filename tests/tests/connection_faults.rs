@@ -1,0 +1,523 @@
+//! What goes wrong between a client and a server: cut at every byte, swallowed, blocked, half open; and what ends on our
+//! side: the runtime, the last handle.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Client, Script};
+use leasehold_resp::{Command, Connection, Encode, Endpoint, Error, ErrorKind, Value};
+use leasehold_testkit::scripted::Scripted;
+use leasehold_testkit::{Accept, Cut, Fault, Proxy, Raw, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Against hangs.
+const BOUND: Duration = Duration::from_secs(30);
+
+fn endpoint(url: &str, command_timeout: Duration) -> Endpoint {
+    let mut endpoint = Endpoint::parse(url).unwrap();
+    endpoint.command_timeout = command_timeout;
+    endpoint
+}
+
+fn echo(text: &str) -> Command {
+    Command::new("ECHO").arg(text)
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < BOUND, "no end of waiting until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn counter(raw: &mut Raw, key: &str) -> i64 {
+    match raw.cmd(&["GET", key]).await {
+        value if value.is_null() => 0,
+        value => value.int(),
+    }
+}
+
+// ===== cut at every byte =====
+
+const HOWS: [Cut; 3] = [Cut::Rst, Cut::Fin, Cut::Silence];
+
+fn count() -> Script {
+    Script::new("return redis.call('INCR', KEYS[1])")
+}
+
+/// A connection that is not reopened, so that nothing else runs into the fault.
+async fn once(proxy: &Proxy, endpoint: &Endpoint) -> Connection {
+    let stream = tokio::net::TcpStream::connect(proxy.addr()).await.unwrap();
+    Connection::over(stream, endpoint.clone()).await.unwrap()
+}
+
+/// A request and its reply, cut after each byte, must be reported as what the server has made of it.
+async fn cut_everywhere<E: Encode>(server: &Server, key: &str, request: &E, how: Cut) {
+    let proxy = Proxy::start(server.addr());
+    let mut raw = server.raw().await;
+    let mut bytes = Vec::new();
+    request.encode(&mut bytes);
+    let endpoint = endpoint(&proxy.url(), Duration::from_millis(60));
+
+    for after in 0..=bytes.len() as u64 {
+        let connection = once(&proxy, &endpoint).await;
+        let before = counter(&mut raw, key).await;
+        proxy.to_server(Fault::Cut { after, how });
+        let outcome = connection.submit(request).await;
+        // What was passed is executed before the cut is felt, or soon after.
+        let whole = after == bytes.len() as u64;
+        if whole {
+            until("the server has run it", async || counter(&mut raw, key).await == before + 1).await;
+        }
+        match outcome {
+            // The server was quicker than the cut.
+            Ok(value) => assert!(whole && value.as_int() == Some(before + 1), "{how:?} after {after}: {value:?}"),
+            Err(error) => assert!(error.may_have_executed(), "{how:?} after {after} bytes of the request: {error}"),
+        }
+        drop(connection);
+        assert_eq!(counter(&mut raw, key).await, before + i64::from(whole), "{how:?} after {after}");
+        proxy.heal();
+    }
+    for after in 0.. {
+        let connection = once(&proxy, &endpoint).await;
+        let before = counter(&mut raw, key).await;
+        proxy.to_client(Fault::Cut { after, how });
+        let outcome = connection.submit(request).await;
+        until("the server has run it", async || counter(&mut raw, key).await == before + 1).await;
+        proxy.heal();
+        match outcome {
+            Ok(value) => {
+                assert_eq!(value.as_int(), Some(before + 1));
+                break;
+            }
+            Err(error) => assert!(error.may_have_executed(), "{how:?} after {after} bytes of the reply: {error}"),
+        }
+        assert!(after < 100);
+    }
+}
+
+/// Each case on a thread of its own: nearly all of their time is waiting.
+fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl AsyncFn(T) + Sync) {
+    let run = &run;
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || {
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(case));
+            });
+        }
+    });
+}
+
+#[test]
+fn cut_at_any_byte_a_script_is_unknown_exactly_when_it_may_have_run() {
+    let server = Server::builder().start_blocking();
+    at_once(HOWS.into_iter().flat_map(|how| [(how, false), (how, true)]), async |(how, with_source)| {
+        let script = count();
+        assert_eq!(server.raw().await.cmd(&["SCRIPT", "LOAD", script.source()]).await.str(), script.sha());
+        let key = format!("{how:?}:{with_source}");
+        let keys = [key.as_bytes()];
+        let call = script.call(&keys, &[]);
+        if with_source {
+            cut_everywhere(&server, &key, &call.with_source(), how).await;
+        } else {
+            cut_everywhere(&server, &key, &call, how).await;
+        }
+    });
+}
+
+#[test]
+fn cut_at_any_byte_of_the_fallback_an_idempotent_script_still_gets_its_answer() {
+    at_once([Cut::Rst, Cut::Fin], async |how| {
+        // Not in one server: each case flushes the script cache.
+        let server = Server::start().await;
+        for to_server in [true, false] {
+            fall_back_everywhere(&server, how, to_server).await;
+        }
+    });
+}
+
+async fn fall_back_everywhere(server: &Server, how: Cut, to_server: bool) {
+    let script = Script::new("redis.call('INCR', KEYS[2]) redis.call('SET', KEYS[1], ARGV[1]) return ARGV[1]");
+    let proxy = Proxy::start(server.addr());
+    let mut raw = server.raw().await;
+    let client = Client::connect(endpoint(&proxy.url(), Duration::from_secs(5))).await.unwrap();
+    for after in 0.. {
+        let hold = after.to_string();
+        let runs = format!("runs:{how:?}:{to_server}:{after}");
+        let keys = [&b"k"[..], runs.as_bytes()];
+        let args = [hold.as_bytes()];
+        let call = script.call(&keys, &args);
+        // Known, and then forgotten: EVALSHA, NOSCRIPT, EVAL.
+        client.eval(&script.call(&[b"k", b"warm"], &[b"x"]), Instant::now() + BOUND).await.unwrap();
+        raw.cmd(&["SCRIPT", "FLUSH"]).await;
+        let fault = Fault::Cut { after, how };
+        if to_server {
+            proxy.to_server(fault)
+        } else {
+            proxy.to_client(fault)
+        }
+        let accepts = proxy.accepts();
+        let done = client.eval(&call, Instant::now() + BOUND).await.unwrap();
+        assert_eq!(done.value.as_str(), Some(hold.as_str()));
+        assert_eq!(raw.cmd(&["GET", "k"]).await.str(), hold);
+        let runs = counter(&mut raw, &runs).await;
+        assert!(runs == 1 || done.repeated, "ran {runs} times, {how:?} after {after}, and nobody is told");
+        assert!(runs <= 2, "{runs}");
+        if proxy.accepts() == accepts {
+            // All of it was shorter: nothing was cut.
+            assert!(after > 10);
+            break;
+        }
+    }
+}
+
+// ===== silence and back-pressure =====
+
+#[tokio::test]
+async fn swallowed_commands_time_out_at_their_deadline_and_later_ones_go_elsewhere() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let timeout = Duration::from_millis(300);
+    let connection = Connection::connect(endpoint(&proxy.url(), timeout)).await.unwrap();
+    proxy.blackhole();
+    let began = Instant::now();
+    let error = connection.send(&echo("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(began.elapsed() >= timeout && began.elapsed() < BOUND);
+    // A stream that has lost a request is of no use any more, and nothing heals it.
+    until("it is given up", async || !connection.is_up()).await;
+    proxy.heal();
+    until("it has another connection", async || connection.send(&echo("b")).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn waiting_for_the_connection_and_for_the_reply_have_one_deadline_together() {
+    let timeout = Duration::from_secs(4);
+    let server = Scripted::start(move |mut peer| async move {
+        if peer.number > 0 {
+            // It comes back late, and then says nothing.
+            tokio::time::sleep(timeout * 3 / 4).await;
+        }
+        peer.greet().await;
+        if peer.number > 0 {
+            peer.silence().await;
+        }
+    })
+    .await;
+    let connection = Connection::connect(endpoint(&server.url(), timeout)).await.unwrap();
+    assert_eq!(connection.send(&echo("a")).await.unwrap_err().kind(), ErrorKind::Unknown);
+    until("it is down", async || !connection.is_up()).await;
+    let began = Instant::now();
+    let error = connection.send(&echo("b")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert!(began.elapsed() < timeout * 3 / 2, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stalled_peer_fills_a_bounded_queue_and_senders_wait_for_room() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let connection = Connection::connect(endpoint(&proxy.url(), BOUND)).await.unwrap();
+    proxy.to_server(Fault::Stall);
+    let page = "x".repeat(1 << 20);
+    let mut queued = Vec::new();
+    loop {
+        let reply = connection.submit(&echo(&page));
+        if reply.is_refused() {
+            // The socket may take another buffer a moment later.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if connection.submit(&echo(&page)).is_refused() {
+                break;
+            }
+        } else {
+            queued.push(reply);
+        }
+        assert!(queued.len() < 100, "100 MiB and no end");
+    }
+    let error = connection.submit(&echo("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSent);
+    // Others wait for room, and get it as soon as there is some.
+    let waiting: Vec<_> = (0..50)
+        .map(|n| {
+            let connection = connection.clone();
+            tokio::spawn(async move { connection.send(&echo(&n.to_string())).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(waiting.iter().all(|task| !task.is_finished()));
+    proxy.heal();
+    for reply in queued {
+        assert_eq!(reply.await.unwrap().as_bytes().map(<[u8]>::len), Some(page.len()));
+    }
+    for (n, task) in waiting.into_iter().enumerate() {
+        assert_eq!(task.await.unwrap().unwrap().as_str(), Some(n.to_string().as_str()));
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_before_a_silent_server_is_an_error_at_the_deadline() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let timeout = Duration::from_millis(400);
+    let connection = Connection::connect(endpoint(&proxy.url(), timeout)).await.unwrap();
+    proxy.to_server(Fault::Stall);
+    let page = "x".repeat(40 << 20);
+    // One in the writer's hands, one in the outbox.
+    let held = [connection.submit(&echo(&page)), connection.submit(&echo(&page))];
+    let began = Instant::now();
+    let error = tokio::time::timeout(BOUND, connection.send(&echo("a"))).await.expect("in time").unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotSent | ErrorKind::Unknown | ErrorKind::Timeout), "{error}");
+    assert!(began.elapsed() >= timeout / 2);
+    for reply in held {
+        assert!(tokio::time::timeout(BOUND, reply).await.expect("in time").is_err());
+    }
+}
+
+/// redis-rs issues 1955 and 2070: two full sockets wait for each other for ever.
+#[tokio::test]
+async fn a_peer_that_writes_a_lot_before_it_reads_does_not_block_us() {
+    let (ours, mut theirs) = tokio::io::duplex(64);
+    let peer = tokio::spawn(async move {
+        let mut request = [0; 4096];
+        // Three requests of the handshake, in pieces of 64 bytes at most.
+        for (verb, answer) in
+            [("HELLO", leasehold_testkit::scripted::GREETING), ("LIB-NAME", b"+OK\r\n"), ("LIB-VER", b"+OK\r\n")]
+        {
+            let mut heard = Vec::new();
+            while !heard.ends_with(b"\r\n") || !String::from_utf8_lossy(&heard).contains(verb) || short(&heard) {
+                let n = theirs.read(&mut request).await.unwrap();
+                heard.extend_from_slice(&request[..n]);
+            }
+            theirs.write_all(answer).await.unwrap();
+        }
+        // One byte of the large request, and then a lot of talk before the rest.
+        assert_eq!(theirs.read_u8().await.unwrap(), b'*');
+        let noise = b">2\r\n+invalidate\r\n_\r\n";
+        for _ in 0..(1 << 20) / noise.len() {
+            theirs.write_all(noise).await.unwrap();
+        }
+        let mut left = large().len() - 1;
+        while left > 0 {
+            let room = request.len().min(left);
+            left -= theirs.read(&mut request[..room]).await.unwrap();
+        }
+        theirs.write_all(b"+done\r\n").await.unwrap();
+        theirs
+    });
+    let connection = Connection::over(ours, endpoint("redis://duplex", BOUND)).await.unwrap();
+    let reply = tokio::time::timeout(BOUND, connection.submit(&echo(&"x".repeat(1 << 20)))).await;
+    assert_eq!(reply.expect("both sides wait").unwrap(), Value::Simple("done".into()));
+    drop(peer.await.unwrap());
+}
+
+/// Whether the request in `bytes` lacks an argument.
+fn short(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let args: usize = text[1..].split("\r\n").next().unwrap().parse().unwrap();
+    text.matches("\r\n").count() < 1 + 2 * args
+}
+
+fn large() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    echo(&"x".repeat(1 << 20)).encode(&mut bytes);
+    bytes
+}
+
+// ===== connections that end =====
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reset_a_hundred_times_under_load_it_comes_back_each_time() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_secs(10))).await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let served = Arc::new(AtomicU64::new(0));
+    let load: Vec<_> = (0..16)
+        .map(|task| {
+            let (connection, over, served) = (connection.clone(), Arc::clone(&over), Arc::clone(&served));
+            tokio::spawn(async move {
+                let mut n = 0_u64;
+                while !over.load(Relaxed) {
+                    let tag = format!("{task}:{n}");
+                    match connection.send(&echo(&tag)).await {
+                        Ok(value) => {
+                            assert_eq!(value.as_str(), Some(tag.as_str()));
+                            served.fetch_add(1, Relaxed);
+                        }
+                        Err(error) => assert!(error.is_transient(), "{error}"),
+                    }
+                    n += 1;
+                }
+            })
+        })
+        .collect();
+    for _ in 0..100 {
+        let before = served.load(Relaxed);
+        until("it serves", async || served.load(Relaxed) > before).await;
+        let proxy = &proxy;
+        tokio::task::block_in_place(|| proxy.reset_all());
+    }
+    over.store(true, Relaxed);
+    for task in load {
+        tokio::time::timeout(BOUND, task).await.expect("no request hangs").unwrap();
+    }
+    until("it serves", async || connection.send(&echo("last")).await.is_ok()).await;
+    assert!((101..400).contains(&proxy.accepts()), "{}", proxy.accepts());
+}
+
+/// A peer that has lost its power sends no FIN: only asking tells.
+#[tokio::test]
+async fn an_idle_connection_that_is_half_open_is_noticed_without_a_command() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let quiet = Connection::connect(endpoint(&server.url(), Duration::from_millis(200))).await.unwrap();
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_millis(200))).await.unwrap();
+    let id = quiet.send(&Command::new("CLIENT").arg("ID")).await.unwrap();
+    proxy.blackhole();
+    until("it connects again", async || proxy.accepts() == 2).await;
+    proxy.heal();
+    until("it serves", async || connection.send(&echo("a")).await.is_ok()).await;
+    // One that is only idle is left alone.
+    assert_eq!(quiet.send(&Command::new("CLIENT").arg("ID")).await.unwrap(), id);
+}
+
+#[test]
+fn when_its_runtime_ends_what_is_in_flight_fails_and_another_runtime_takes_over() {
+    let server = Server::builder().start_blocking();
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let first = runtime();
+    let connection = first.block_on(Connection::connect(endpoint(&server.url(), Duration::from_secs(10)))).unwrap();
+    let second = runtime();
+    server.pause();
+    let waiting = second.spawn(connection.submit(&echo("a")));
+    let (heard, hears) = std::sync::mpsc::channel();
+    connection.submit(&echo("b")).detach(move |outcome| heard.send(outcome).unwrap());
+    drop(first);
+    let error: Error =
+        second.block_on(async { tokio::time::timeout(BOUND, waiting).await }).unwrap().unwrap().unwrap_err();
+    assert!(error.may_have_executed(), "{error}");
+    assert!(hears.recv_timeout(BOUND).unwrap().is_err());
+    assert!(!connection.is_up());
+    assert!(connection.submit(&echo("c")).is_refused());
+    server.resume();
+    for round in 0..3 {
+        let runtime = runtime();
+        let value = runtime.block_on(async { connection.send(&echo("d")).await });
+        assert_eq!(value.unwrap().as_str(), Some("d"), "on runtime {round}");
+    }
+}
+
+#[test]
+fn a_connection_over_a_stream_is_not_reopened_over_another_one() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    // Somebody does listen where the endpoint says.
+    let elsewhere = second.block_on(Scripted::start(|mut peer| async move { peer.behave().await }));
+    let inside = second.block_on(Scripted::start(|mut peer| async move { peer.behave().await }));
+    let connection = first.block_on(async {
+        let stream = tokio::net::TcpStream::connect(inside.addr()).await.unwrap();
+        let connection = Connection::over(stream, endpoint(&elsewhere.url(), Duration::from_secs(1))).await.unwrap();
+        // At once, not when its task gets its turn.
+        assert_eq!(connection.submit(&echo("a")).await.unwrap().as_str(), Some("a"));
+        connection
+    });
+    drop(first);
+    let error = second.block_on(async { connection.send(&echo("b")).await }).unwrap_err();
+    assert!(error.is_closed(), "{error}");
+    assert_eq!(elsewhere.accepted(), 0);
+}
+
+async fn sockets(raw: &mut Raw, name: &str) -> usize {
+    raw.cmd(&["CLIENT", "LIST"]).await.str().lines().filter(|line| line.contains(&format!(" name={name} "))).count()
+}
+
+#[tokio::test]
+async fn after_the_last_handle_what_is_in_flight_is_answered_and_then_nothing_is_left() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let url = format!("{}?client_name=ours", server.url());
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let connection = Connection::connect(endpoint(&url, Duration::from_secs(10))).await.unwrap();
+    let other = connection.clone();
+    assert_eq!(sockets(&mut raw, "ours").await, 1);
+    drop(other);
+    assert_eq!(connection.send(&echo("a")).await.unwrap().as_str(), Some("a"), "one handle is enough");
+    let replies: Vec<_> = (0..100).map(|n| connection.submit(&echo(&n.to_string()))).collect();
+    let (heard, hears) = tokio::sync::oneshot::channel();
+    connection.submit(&Command::new("SET").arg("left").arg("behind")).detach(move |outcome| drop(heard.send(outcome)));
+    drop(connection);
+    for (n, reply) in replies.into_iter().enumerate() {
+        assert_eq!(reply.await.unwrap().as_str(), Some(n.to_string().as_str()));
+    }
+    assert!(hears.await.unwrap().is_ok());
+    until("the socket is closed", async || sockets(&mut raw, "ours").await == 0).await;
+    assert_eq!(raw.cmd(&["GET", "left"]).await.str(), "behind");
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    until("no task is left", async || alive() == tasks).await;
+}
+
+#[tokio::test]
+async fn close_answers_what_is_in_flight_abort_does_not_and_either_resolves_everything() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    for abort in [false, true] {
+        let name = format!("ours{abort}");
+        let url = format!("{}?client_name={name}", server.url());
+        let connection = Connection::connect(endpoint(&url, Duration::from_secs(10))).await.unwrap();
+        let replies: Vec<_> = (0..1000).map(|n| connection.submit(&echo(&n.to_string()))).collect();
+        if abort {
+            connection.abort()
+        } else {
+            connection.close()
+        }
+        let late = connection.send(&echo("late")).await.unwrap_err();
+        assert!(late.is_closed() && !late.may_have_executed(), "{late}");
+        for (n, reply) in replies.into_iter().enumerate() {
+            match tokio::time::timeout(BOUND, reply).await.expect("every future resolves") {
+                Ok(value) => assert_eq!(value.as_str(), Some(n.to_string().as_str())),
+                Err(error) => assert!(abort, "{error}"),
+            }
+        }
+        until("the socket is closed", async || sockets(&mut raw, &name).await == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_handle_dropped_while_the_server_is_away_leaves_nothing_that_tries_again() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_secs(1))).await.unwrap();
+    proxy.accept(Accept::Refuse);
+    proxy.reset_all();
+    until("it is down", async || !connection.is_up()).await;
+    drop(connection);
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    until("no task is left", async || alive() == tasks).await;
+    proxy.accept(Accept::Forward);
+    let accepts = proxy.accepts();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(proxy.accepts(), accepts);
+}
+
+#[tokio::test]
+async fn commands_fail_at_once_while_the_connection_is_down_and_say_why() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_millis(200))).await.unwrap();
+    proxy.accept(Accept::Refuse);
+    proxy.reset_all();
+    until("it is down for a reason", async || {
+        let reply = connection.submit(&echo("a"));
+        reply.is_refused() && reply.await.unwrap_err().to_string().contains("refused")
+    })
+    .await;
+    let error = connection.send(&echo("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSent);
+    assert!(error.to_string().contains("refused") && error.to_string().contains("127.0.0.1"), "{error}");
+    proxy.accept(Accept::Forward);
+    connection.ready(Instant::now() + BOUND).await.unwrap();
+    assert_eq!(connection.send(&echo("a")).await.unwrap().as_str(), Some("a"));
+}
