@@ -42,14 +42,16 @@ bench:
 	$(CARGO) run --release --manifest-path bench/Cargo.toml -- $(ARGS)
 
 # Without a sanitizer, so that a stable toolchain will do: the crates forbid unsafe code, and what is looked for are
-# panics, overflows, endless loops and allocations that a header merely claims. What is found on the way goes under
-# target, so that the seeds in the tree stay as they are.
+# panics, overflows, endless loops and allocations that a header merely claims. Inputs worth keeping go under target,
+# so that the seeds in the tree stay as they are. What libFuzzer has to say is of interest only when it finds something.
 fuzz:
 	@.ci/install c++ cargo-fuzz
+	$(CARGO) fuzz build -s none
 	@set -e; for target in $$($(CARGO) fuzz list); do \
 		echo "fuzz $$target for $(SECONDS) s"; \
-		found=fuzz/target/corpus/$$target; seeds=fuzz/corpus/$$target; mkdir -p $$found; \
-		test -d $$seeds || seeds=; \
+		found=fuzz/target/corpus/$$target; seeds=fuzz/corpus/$$target; log=fuzz/target/$$target.log; \
+		mkdir -p $$found; test -d $$seeds || seeds=; \
 		$(CARGO) fuzz run -s none $$target $$found $$seeds -- -max_total_time=$(SECONDS) -max_len=4096 \
-			-rss_limit_mb=1024 -malloc_limit_mb=64 -verbosity=0 -print_final_stats=1; \
+			-rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 >$$log 2>&1 || { cat $$log; exit 1; }; \
+		sed -n 's/^stat::number_of_executed_units:/   executions:/p' $$log; \
 	done
