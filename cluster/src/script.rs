@@ -12,7 +12,7 @@ use leasehold_resp::encode;
 /// use leasehold_cluster::Script;
 ///
 /// static GET: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('GET', KEYS[1])"));
-/// assert_eq!(GET.sha(), "4e6d8fc8bb01276962cce5371fa795a7763657ae");
+/// assert_eq!(GET.sha(), "d3c21d0c2b9ca22f82737626a27bcaf5d288f99f");
 /// ```
 #[derive(Debug)]
 pub struct Script {
