@@ -2,7 +2,7 @@
 //!
 //! Callers encode into the shared outbox themselves, under a short lock, so there is no channel, no allocation and no
 //! task between them and the wire. On a quiet connection the caller also writes; on a busy one the
-//! [driver](crate::driver) writes what the tasks it just woke have queued, so that a wave of commands costs one
+//! `driver` writes what the tasks it just woke have queued, so that a wave of commands costs one
 //! system call. No lock is held across a system call, a wake-up or an await.
 
 use std::fmt;

@@ -100,7 +100,7 @@ async fn trouble(mut raw: leasehold_testkit::Raw, over: Arc<AtomicBool>) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         turn += 1;
-        let kind = if turn % 2 == 0 { "normal" } else { "pubsub" };
+        let kind = if turn.is_multiple_of(2) { "normal" } else { "pubsub" };
         raw.cmd(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]).await;
     }
 }

@@ -226,7 +226,7 @@ async fn live(name: &'static str, bytes: Vec<u8>, then: Then, expected: fn(&Resu
     let began = Instant::now();
     let [a, b, c] = ["a", "b", "c"].map(|tag| {
         let reply = connection.submit(&echo(tag));
-        tokio::spawn(async move { reply.await.map(|value| value.as_str().unwrap_or(value.kind()).to_owned()) })
+        tokio::spawn(async move { reply.await.map(|value| value.as_str().unwrap_or_else(|| value.kind()).to_owned()) })
     });
     assert_eq!(a.await.unwrap().unwrap(), "a", "{name}");
     let b = b.await.unwrap();
