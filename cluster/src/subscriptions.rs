@@ -61,6 +61,8 @@ struct Channel {
     at: Option<Arc<Node>>,
     /// Whether that node confirmed it.
     confirmed: bool,
+    /// Whether that node refused it: worth another question when somebody else wants it.
+    refused: bool,
     ears: Vec<Arc<Ear>>,
 }
 
@@ -86,7 +88,7 @@ impl Subscription {
         wanted.ears.push(Arc::clone(&ear));
         if wanted.confirmed {
             ear.lock().subscribed = true;
-        } else if wanted.at.is_none()
+        } else if (wanted.at.is_none() || wanted.refused)
             && let Some(node) = router.map().node_of(&channel)
         {
             router.hub.ask(router, &node, &channel, wanted);
@@ -181,6 +183,7 @@ impl Hub {
 
     /// Submits a subscription. If it is not even sent, the connection's coming up leads here again.
     fn ask(&self, router: &Arc<Router>, node: &Arc<Node>, name: &Bytes, channel: &mut Channel) {
+        channel.refused = false;
         let kind = if self.sharded { Confirmation::Ssubscribe } else { Confirmation::Subscribe };
         // One command for each channel: sharded ones of several slots cannot be asked for together.
         let subscribe = Subscribe { kind, channels: vec![name.clone()] };
@@ -228,7 +231,10 @@ impl Hub {
                     }
                 });
             }
-            Err(error) => channel.tell(|unheard| unheard.refused = Some(error.clone())),
+            Err(error) => {
+                channel.refused = true;
+                channel.tell(|unheard| unheard.refused = Some(error.clone()));
+            }
         }
     }
 
