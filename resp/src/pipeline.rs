@@ -185,7 +185,7 @@ impl Pipeline {
         now: Instant,
         timeout: Duration,
     ) -> Result<SlotId, Full> {
-        let share = if shape == Shape::Reply { 1 } else { SUBSCRIPTIONS_MAY };
+        let share = if shape.is_reply() { 1 } else { SUBSCRIPTIONS_MAY };
         if self.has_reached(share) {
             return Err(Full);
         }
@@ -393,7 +393,7 @@ impl Pipeline {
             if !slot.expires() {
                 continue;
             }
-            let ghost = Slot { phase: Phase::Abandoned, shape: Shape::Reply, ..*slot };
+            let ghost = Slot { phase: Phase::Abandoned, shape: slot.shape.clone(), ..*slot };
             self.queue[index] = self.place(ghost);
             let detail = format!("no reply within {:?}", self.timeout);
             self.settle(id, Err(Error::new(ErrorKind::Timeout, &self.node, detail)), wakes);
@@ -484,10 +484,16 @@ impl Pipeline {
     }
 }
 
+impl Shape {
+    const fn is_reply(&self) -> bool {
+        matches!(self, Self::Reply | Self::ReplyAfter(_))
+    }
+}
+
 impl Slot {
     /// Whether somebody is told when its deadline passes.
     fn expires(&self) -> bool {
-        self.shape == Shape::Reply && !matches!(self.phase, Phase::Abandoned)
+        self.shape.is_reply() && !matches!(self.phase, Phase::Abandoned)
     }
 }
 

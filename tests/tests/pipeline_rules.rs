@@ -6,6 +6,7 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use leasehold_resp::command::Asking;
 use leasehold_resp::pipeline::{Liveness, MAX_IN_FLIGHT, MAX_OUTBOX, Pipeline, Shape, SlotId, Wakes};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Error, ErrorKind, Frame, Value};
@@ -287,6 +288,25 @@ fn a_timeout_for_ever_and_one_of_nothing_are_durations_that_can_be_counted() {
     assert!(pipeline.next_deadline().unwrap() > now + Duration::from_secs(24 * 3600));
     let hasty = Pipeline::new("node:1".into(), Duration::ZERO);
     assert!(hasty.timeout() > Duration::ZERO, "or the timer of an idle connection would fire for ever");
+}
+
+#[test]
+fn a_command_behind_an_asking_expires_like_any_other_and_both_its_late_replies_are_for_nobody() {
+    let mut world = World::new();
+    let (now, later) = (world.start, world.at(500));
+    let asking = Asking(Command::new("ECHO").arg("a"));
+    let a = world.pipeline.submit(&asking, Shape::ReplyAfter(1), now).unwrap();
+    let b = world.pipeline.submit(&asking, Shape::ReplyAfter(1), later).unwrap();
+    world.write_all();
+    assert_eq!(world.pipeline.next_deadline(), Some(world.at(1000)));
+    world.expire(1000);
+    assert_eq!(world.error(a), ErrorKind::Timeout);
+    for late in ["OK", "a", "OK"] {
+        world.reply(late);
+        assert!(world.poll(b).is_none());
+    }
+    world.reply("b");
+    assert_eq!(world.text(b), "b");
 }
 
 // ===== what left =====
