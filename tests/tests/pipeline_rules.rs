@@ -706,7 +706,6 @@ mod model {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
         #[test]
         fn any_sequence_of_events_ends_as_a_simple_queue_says(ops in ops()) {
             run(ops);
