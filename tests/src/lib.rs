@@ -3,6 +3,8 @@
 //! | room | what lives there |
 //! |---|---|
 //! | [`server`] | private Redis or Valkey processes: start, freeze, kill, restart |
+//! | [`cluster`] | a private cluster: failovers, migrations, proxies in front of its nodes |
+//! | [`replicas`], [`sentinels`] | a master with replicas, and who watches over them |
 //! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
 //! | [`proxy`] | a proxy that delays, trickles, swallows, corrupts and cuts |
 //! | [`history`] | what every process did and saw, on one clock |
@@ -15,10 +17,12 @@
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
 //! | [`scripted`] | a server that does what a test tells it to, right or wrong |
+//! | [`wait`] | waiting with a bound and a reason |
 
 pub mod broken;
 pub mod cancel;
 pub mod checker;
+pub mod cluster;
 pub mod history;
 pub mod ledger;
 pub mod observer;
@@ -27,13 +31,20 @@ pub mod process;
 pub mod proxy;
 pub mod raw;
 mod raw_value;
+pub mod replicas;
 pub mod scratch;
 pub mod scripted;
+pub mod sentinels;
 pub mod server;
+pub mod wait;
 
+pub use cluster::{Cluster, Failover};
 pub use ledger::Ledger;
 pub use proxy::{Accept, Cut, Fault, Proxy};
 pub use raw::{Raw, RawValue};
+pub use replicas::Replicas;
 pub use scratch::Scratch;
 pub use scripted::Scripted;
+pub use sentinels::Sentinels;
 pub use server::{Server, ServerBuilder};
+pub use wait::until;

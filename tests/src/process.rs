@@ -116,14 +116,18 @@ pub fn signal(pid: u32, name: &str) {
 pub fn freeze(pid: u32) {
     signal(pid, "STOP");
     let give_up = Instant::now() + Duration::from_secs(10);
-    while let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // "pid (name) state …", and the name may contain anything.
-        let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-        if matches!(state, Some('T' | 'Z')) || Instant::now() > give_up {
-            break;
-        }
+    while Path::new("/proc/self/stat").exists() && !is_stopped(pid) && Instant::now() < give_up {
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether a process is stopped by a signal, or dead. Where there is no `/proc` nobody is.
+#[must_use]
+pub fn is_stopped(pid: u32) -> bool {
+    // "pid (name) state …", and the name may contain anything.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    matches!(state, Some('T' | 'Z'))
 }
 
 /// Lets a stopped process run on.

@@ -90,6 +90,12 @@ impl Server {
         self.lock().as_mut().is_some_and(Watched::is_running)
     }
 
+    /// Whether it can answer: the process lives and is not frozen.
+    #[must_use]
+    pub fn is_awake(&self) -> bool {
+        self.lock().as_mut().is_some_and(|process| process.is_running() && !process::is_stopped(process.pid()))
+    }
+
     /// A connection of the raw client, with the password given if there is one.
     ///
     /// # Panics

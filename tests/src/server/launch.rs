@@ -39,6 +39,13 @@ impl ServerBuilder {
         self
     }
 
+    /// As [`config`](Self::config), in front of what was said so far, which therefore counts more.
+    #[must_use]
+    pub(crate) fn config_first(mut self, line: String) -> Self {
+        self.lines.insert(0, line);
+        self
+    }
+
     /// Asks the default user for this password (plain letters and digits, please: it also goes into the URL).
     #[must_use]
     pub fn requirepass(mut self, password: &str) -> Self {

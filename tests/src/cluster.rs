@@ -1,0 +1,369 @@
+//! A private cluster of real servers.
+//!
+//! Nodes have numbers. Of `m` masters with `r` replicas each, 0 to `m - 1` are the masters at the start, `m` to
+//! `m (1 + r) - 1` the replicas (node `m + i` follows master `i % m`), and what is behind them are masters without slots.
+//! A number stays with its process, whatever role it takes later.
+//!
+//! What cannot be done here is to cut one node off from the others' bus: stopping the others (SIGSTOP) is no partition,
+//! because they do not go on without it, and a firewall takes root. What can: [`freeze`](Cluster::freeze), which looks
+//! the same from outside but for the frozen node's clients, and with [`proxied`](ClusterBuilder::proxied) clients that
+//! cannot reach a node which the cluster considers healthy.
+
+mod form;
+mod member;
+mod migration;
+
+pub use form::ClusterBuilder;
+pub use member::Member;
+pub use migration::Migration;
+
+use std::net::SocketAddr;
+use tokio::time::timeout;
+
+use crate::proxy::Proxy;
+use crate::raw::Raw;
+use crate::server::Server;
+use crate::wait::{GLANCE, until};
+
+/// A running cluster; all of it stops when dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Node>,
+    masters: usize,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// In front, so that it goes first: a proxy without its server would only reset clients.
+    proxy: Option<Proxy>,
+    server: Server,
+    id: String,
+}
+
+/// How a replica takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failover {
+    /// In agreement with its master, which stops taking writes until the replica has all of them.
+    Graceful,
+    /// `FORCE`: without asking the master, but with the votes of the others.
+    Force,
+    /// `TAKEOVER`: without asking anybody.
+    Takeover,
+}
+
+impl Cluster {
+    /// Three masters with a replica each.
+    ///
+    /// # Panics
+    ///
+    /// As [`ClusterBuilder::start`].
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// A cluster of another shape.
+    #[must_use]
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder::default()
+    }
+
+    /// `redis-cluster://127.0.0.1:21000,127.0.0.1:21001,…` with all nodes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let seeds: Vec<_> = (0..self.len()).collect();
+        self.url_of(&seeds)
+    }
+
+    /// The same with these nodes only.
+    #[must_use]
+    pub fn url_of(&self, seeds: &[usize]) -> String {
+        let seeds: Vec<_> = seeds.iter().map(|seed| self.addr(*seed).to_string()).collect();
+        format!("redis-cluster://{}", seeds.join(","))
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a cluster is never empty")]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// How many of them began as masters with slots: nodes 0 to this, exclusive.
+    #[must_use]
+    pub fn masters(&self) -> usize {
+        self.masters
+    }
+
+    /// The server of a node.
+    #[must_use]
+    pub fn node(&self, index: usize) -> &Server {
+        &self.nodes[index].server
+    }
+
+    /// The proxy in front of a node.
+    ///
+    /// # Panics
+    ///
+    /// When the cluster has none.
+    #[must_use]
+    pub fn proxy(&self, index: usize) -> &Proxy {
+        self.nodes[index].proxy.as_ref().expect("a cluster with proxies")
+    }
+
+    /// Where clients find a node: at its proxy, if it has one.
+    #[must_use]
+    pub fn addr(&self, index: usize) -> SocketAddr {
+        let node = &self.nodes[index];
+        node.proxy.as_ref().map_or_else(|| node.server.addr(), Proxy::addr)
+    }
+
+    /// A node's id.
+    #[must_use]
+    pub fn id(&self, index: usize) -> &str {
+        &self.nodes[index].id
+    }
+
+    /// The raw client, at a node itself.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot connect.
+    pub async fn raw(&self, index: usize) -> Raw {
+        self.node(index).raw().await
+    }
+
+    /// SIGSTOP; the others notice after the node timeout.
+    ///
+    /// # Panics
+    ///
+    /// When it was killed.
+    pub fn freeze(&self, index: usize) {
+        self.node(index).pause();
+    }
+
+    /// SIGCONT.
+    ///
+    /// # Panics
+    ///
+    /// When it was killed.
+    pub fn thaw(&self, index: usize) {
+        self.node(index).resume();
+    }
+
+    /// SIGKILL.
+    pub fn kill(&self, index: usize) {
+        self.node(index).kill();
+    }
+
+    /// Starts a node again: without data, but with what it knew of the cluster.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up.
+    pub async fn restart(&self, index: usize) {
+        let node = &self.nodes[index];
+        node.server.restart().await;
+        if let Some(proxy) = &node.proxy {
+            form::announce(&node.server, proxy).await;
+        }
+    }
+
+    /// Has a replica take over. Returns when it is a master that its own view gives slots to.
+    ///
+    /// # Panics
+    ///
+    /// When it is none, or never gets there.
+    pub async fn failover(&self, replica: usize, how: Failover) {
+        let command: &[&str] = match how {
+            Failover::Graceful => &["CLUSTER", "FAILOVER"],
+            Failover::Force => &["CLUSTER", "FAILOVER", "FORCE"],
+            Failover::Takeover => &["CLUSTER", "FAILOVER", "TAKEOVER"],
+        };
+        let mut raw = self.raw(replica).await;
+        until("the replica takes over", async || {
+            if self.is_master(replica).await {
+                return Ok(());
+            }
+            // Again each time: an election that fails, for want of votes, is not repeated.
+            let reply = raw.cmd(command).await;
+            for _ in 0..200 {
+                if self.is_master(replica).await {
+                    return Ok(());
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            Err(format!("{reply:?}"))
+        })
+        .await;
+    }
+
+    /// The slot of a key, by a server's own word.
+    ///
+    /// # Panics
+    ///
+    /// When no node answers.
+    pub async fn slot_of(&self, key: impl AsRef<[u8]>) -> u16 {
+        let command: [&[u8]; 3] = [b"CLUSTER", b"KEYSLOT", key.as_ref()];
+        for index in 0..self.len() {
+            if let Some(mut raw) = self.glance(index).await
+                && let Ok(Ok(reply)) = timeout(GLANCE, raw.try_cmd(&command)).await
+            {
+                return u16::try_from(reply.int()).expect("a slot");
+            }
+        }
+        panic!("no node answers")
+    }
+
+    /// A key that is at this master now: `prefix` with a number behind it.
+    ///
+    /// # Panics
+    ///
+    /// When the node serves no slots.
+    pub async fn key_at(&self, master: usize, prefix: &str) -> String {
+        let mut raw = self.raw(master).await;
+        let me = self.myself(master).await.expect("the node answers");
+        assert!(me.is("master") && !me.slots.is_empty(), "node {master} serves no slots: {me:?}");
+        for n in 0.. {
+            let key = format!("{prefix}{n}");
+            let slot = raw.cmd(&["CLUSTER", "KEYSLOT", &key]).await.int();
+            if me.serves(u16::try_from(slot).expect("a slot")) {
+                return key;
+            }
+        }
+        unreachable!("every master has some key")
+    }
+
+    /// The node that serves a key: of those that answer and claim its slot for themselves, the one with the newest
+    /// claim. `None` while nobody does.
+    pub async fn master_of(&self, key: impl AsRef<[u8]>) -> Option<usize> {
+        let slot = self.slot_of(key).await;
+        self.master_of_slot(slot).await
+    }
+
+    /// As [`master_of`](Self::master_of), for a slot.
+    pub async fn master_of_slot(&self, slot: u16) -> Option<usize> {
+        let mut best = None;
+        for index in 0..self.len() {
+            if let Some(me) = self.myself(index).await
+                && me.is("master")
+                && me.serves(slot)
+            {
+                best = best.max(Some((me.epoch, index)));
+            }
+        }
+        best.map(|(_, index)| index)
+    }
+
+    /// Those who follow a node, by their own word.
+    pub async fn replicas_of(&self, master: usize) -> Vec<usize> {
+        let mut replicas = Vec::new();
+        for index in 0..self.len() {
+            if self.myself(index).await.is_some_and(|me| me.master.as_deref() == Some(self.id(master))) {
+                replicas.push(index);
+            }
+        }
+        replicas
+    }
+
+    /// Whether a node calls itself a master.
+    pub async fn is_master(&self, index: usize) -> bool {
+        self.myself(index).await.is_some_and(|me| me.is("master"))
+    }
+
+    /// What a node says of the cluster; `None` if it does not answer at once.
+    pub async fn view(&self, index: usize) -> Option<Vec<Member>> {
+        let mut raw = self.glance(index).await?;
+        let reply = timeout(GLANCE, raw.try_cmd(&["CLUSTER", "NODES"])).await.ok()?.ok()?;
+        // A node that has just been restarted may say LOADING.
+        reply.error().is_none().then(|| Member::parse_all(reply.str()))
+    }
+
+    /// Waits until every node calls the cluster ok, knows all others, and every replica follows.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come to that.
+    pub async fn wait_until_ok(&self) {
+        for index in 0..self.len() {
+            until("the cluster becomes ready", async || self.is_ready(index).await).await;
+        }
+        self.wait_for_agreement().await;
+    }
+
+    /// Waits until all nodes that answer give every slot to the same master.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come to that.
+    pub async fn wait_for_agreement(&self) {
+        until("the nodes agree", async || {
+            let mut first = None;
+            for index in 0..self.len() {
+                let Some(view) = self.view(index).await else { continue };
+                let mut owners: Vec<_> =
+                    view.into_iter().flat_map(|m| m.slots.into_iter().map(move |s| (s, m.port))).collect();
+                owners.sort_unstable();
+                if *first.get_or_insert_with(|| owners.clone()) != owners {
+                    return Err(format!("node {index} has another view than the first that answers"));
+                }
+            }
+            Ok(())
+        })
+        .await;
+    }
+
+    /// Waits until a plain client can write in the slot of `key`, which has no braces or a proper hash tag. Returns the
+    /// node that took the write. The key that is written has a name of its own, and a TTL.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come to that.
+    pub async fn wait_for_writable(&self, key: &str) -> usize {
+        let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
+        let probe = format!("{{{tag}}}:probe");
+        until("the slot takes writes", async || {
+            let mut replies = Vec::new();
+            for index in 0..self.len() {
+                let Some(mut raw) = self.glance(index).await else { continue };
+                let command = ["SET", &probe, "1", "PX", "10000"];
+                match timeout(GLANCE, raw.try_cmd(&command)).await {
+                    Ok(Ok(reply)) if reply.is_ok() => return Ok(index),
+                    reply => replies.push(reply),
+                }
+            }
+            Err(format!("{replies:?}"))
+        })
+        .await
+    }
+
+    /// A connection to a node that may be dead or frozen.
+    async fn glance(&self, index: usize) -> Option<Raw> {
+        if !self.node(index).is_awake() {
+            return None;
+        }
+        timeout(GLANCE, Raw::connect(self.node(index).addr())).await.ok()?.ok()
+    }
+
+    /// A node's own line in its own view.
+    async fn myself(&self, index: usize) -> Option<Member> {
+        self.view(index).await?.into_iter().find(|member| member.is("myself"))
+    }
+
+    async fn is_ready(&self, index: usize) -> Result<(), String> {
+        let view = self.view(index).await.ok_or("no answer")?;
+        let strangers = view.iter().filter(|m| !m.linked || m.is("handshake") || m.is("fail?") || m.is("fail")).count();
+        if view.len() != self.len() || strangers > 0 {
+            return Err(format!("node {index} knows {} nodes, {strangers} of them not well", view.len()));
+        }
+        let mut raw = self.raw(index).await;
+        let info = raw.cmd(&["CLUSTER", "INFO"]).await;
+        if !info.str().contains("cluster_state:ok") {
+            return Err(format!("node {index} says {}", info.str().lines().next().unwrap_or_default()));
+        }
+        let replication = raw.cmd(&["INFO", "replication"]).await;
+        if replication.str().contains("role:slave") && !replication.str().contains("master_link_status:up") {
+            return Err(format!("replica {index} is not linked"));
+        }
+        Ok(())
+    }
+}

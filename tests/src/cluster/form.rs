@@ -1,0 +1,171 @@
+//! How a cluster comes into being.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::{Cluster, Node};
+use crate::proxy::Proxy;
+use crate::server::{Server, ServerBuilder};
+use crate::wait::until;
+
+const SLOTS: u32 = 16_384;
+
+/// Options for [`Cluster::builder`].
+#[derive(Debug, Clone)]
+pub struct ClusterBuilder {
+    masters: usize,
+    replicas: usize,
+    spares: usize,
+    node_timeout: Duration,
+    proxied: bool,
+    server: ServerBuilder,
+}
+
+impl Default for ClusterBuilder {
+    fn default() -> Self {
+        Self {
+            masters: 3,
+            replicas: 1,
+            spares: 0,
+            node_timeout: Duration::from_secs(1),
+            proxied: false,
+            server: ServerBuilder::default(),
+        }
+    }
+}
+
+impl ClusterBuilder {
+    /// How many masters share the slots. Three if not said.
+    #[must_use]
+    pub fn masters(mut self, count: usize) -> Self {
+        self.masters = count;
+        self
+    }
+
+    /// How many replicas each of them has. One if not said.
+    #[must_use]
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.replicas = count;
+        self
+    }
+
+    /// How many masters without any slot there are besides: where new shards begin.
+    #[must_use]
+    pub fn spares(mut self, count: usize) -> Self {
+        self.spares = count;
+        self
+    }
+
+    /// How long a node may be silent before the others suspect it. A second if not said.
+    #[must_use]
+    pub fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = timeout;
+        self
+    }
+
+    /// Puts a proxy in front of every node, at the port that the cluster announces for it: clients go through it
+    /// wherever they learn the address. So do replicas to their master; the cluster's bus does not.
+    #[must_use]
+    pub fn proxied(mut self) -> Self {
+        self.proxied = true;
+        self
+    }
+
+    /// Adds a line to every node's configuration.
+    #[must_use]
+    pub fn config(mut self, line: impl Into<String>) -> Self {
+        self.server = self.server.config(line);
+        self
+    }
+
+    /// Starts the nodes, joins them, and waits until every one of them serves and follows. Takes two seconds, which are
+    /// the servers': a master that has just started does not call its cluster ok before.
+    ///
+    /// # Panics
+    ///
+    /// When a server does not start or the cluster does not form.
+    pub async fn start(self) -> Cluster {
+        let mut nodes = self.servers().await;
+        for (index, node) in nodes.iter_mut().enumerate() {
+            if let Some(proxy) = &node.proxy {
+                announce(&node.server, proxy).await;
+            }
+            let mut raw = node.server.raw().await;
+            node.id = raw.cmd(&["CLUSTER", "MYID"]).await.str().into();
+            // Epochs that differ from the start spare the cluster the elections that would make them differ.
+            assert!(raw.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await.is_ok());
+        }
+        for (index, node) in nodes.iter().take(self.masters).enumerate() {
+            let bound = |i: usize| SLOTS * u32::try_from(i).expect("few") / u32::try_from(self.masters).expect("few");
+            give_slots(&node.server, bound(index), bound(index + 1) - 1).await;
+        }
+        // Everybody meets everybody: left to gossip alone it takes seconds.
+        for (index, node) in nodes.iter().enumerate() {
+            let mut raw = node.server.raw().await;
+            for other in &nodes[index + 1..] {
+                let (port, bus) = (other.server.port().to_string(), (other.server.port() + 10_000).to_string());
+                assert!(raw.cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await.is_ok());
+            }
+        }
+        for index in 0..self.masters * self.replicas {
+            let replica = &nodes[self.masters + index].server;
+            let master = nodes[index % self.masters].id.clone();
+            let mut raw = replica.raw().await;
+            until("the replica knows its master", async || {
+                let reply = raw.cmd(&["CLUSTER", "REPLICATE", &master]).await;
+                if reply.is_ok() { Ok(()) } else { Err(format!("{reply:?}")) }
+            })
+            .await;
+        }
+        let cluster = Cluster { nodes, masters: self.masters };
+        cluster.wait_until_ok().await;
+        cluster
+    }
+
+    async fn servers(&self) -> Vec<Node> {
+        let timeout = self.node_timeout.as_millis();
+        let server = [
+            "cluster-enabled yes".into(),
+            "cluster-config-file nodes.conf".into(),
+            format!("cluster-node-timeout {timeout}"),
+            "repl-diskless-sync-delay 0".into(),
+            // Replicas stay with the master they were given to, also when another one has none.
+            "cluster-migration-barrier 999".into(),
+        ]
+        .into_iter()
+        .fold(self.server.clone(), ServerBuilder::config_first);
+        let mut starting = JoinSet::new();
+        for _ in 0..self.masters * (1 + self.replicas) + self.spares {
+            starting.spawn(server.clone().start());
+        }
+        let servers = starting.join_all().await;
+        let proxy = |server: &Server| self.proxied.then(|| Proxy::start(server.addr()));
+        servers.into_iter().map(|server| Node { proxy: proxy(&server), server, id: String::new() }).collect()
+    }
+}
+
+/// Has a node tell everybody that it is where its proxy is.
+pub(super) async fn announce(server: &Server, proxy: &Proxy) {
+    let mut raw = server.raw().await;
+    // Without a bus port of its own the bus would be looked for at the announced port plus 10000.
+    for (name, port) in
+        [("cluster-announce-bus-port", server.port() + 10_000), ("cluster-announce-port", proxy.addr().port())]
+    {
+        let reply = raw.cmd(&["CONFIG", "SET", name, &port.to_string()]).await;
+        assert!(reply.is_ok(), "{name}: {reply:?}");
+    }
+}
+
+async fn give_slots(server: &Server, first: u32, last: u32) {
+    let mut raw = server.raw().await;
+    let reply = raw.cmd(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+    if reply.is_ok() {
+        return;
+    }
+    // Redis 6.2 does not know ranges.
+    let mut command: Vec<String> = vec!["CLUSTER".into(), "ADDSLOTS".into()];
+    command.extend((first..=last).map(|slot| slot.to_string()));
+    let reply = raw.cmd(&command).await;
+    assert!(reply.is_ok(), "{reply:?}");
+}

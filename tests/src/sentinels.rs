@@ -1,0 +1,258 @@
+//! A master with replicas, and three sentinels that watch over them.
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::raw::{Raw, RawValue};
+use crate::replicas::{Replicas, ReplicasBuilder};
+use crate::server::{Server, ServerBuilder};
+use crate::wait::{GLANCE, until};
+
+/// The name of the service.
+const SERVICE: &str = "mymaster";
+
+/// Much faster than the default periods of one to ten seconds. Still faster ones make the sentinels stand for election
+/// against each other, and a lost vote costs seconds. Redis 6.2 does not know the command and keeps the defaults.
+const PERIODS: [&str; 12] = [
+    "SENTINEL",
+    "DEBUG",
+    "INFO-PERIOD",
+    "200",
+    "PING-PERIOD",
+    "100",
+    "ASK-PERIOD",
+    "100",
+    "PUBLISH-PERIOD",
+    "200",
+    "ELECTION-TIMEOUT",
+    "1000",
+];
+
+/// Servers under sentinels; all of it stops when dropped.
+#[derive(Debug)]
+pub struct Sentinels {
+    sentinels: Vec<Server>,
+    servers: Replicas,
+    password: Option<String>,
+    sentinel_password: Option<String>,
+}
+
+/// Options for [`Sentinels::builder`].
+#[derive(Debug, Clone, Default)]
+pub struct SentinelsBuilder {
+    servers: ReplicasBuilder,
+    password: Option<String>,
+    sentinel_password: Option<String>,
+}
+
+impl SentinelsBuilder {
+    /// How many replicas there are. Two if not said.
+    #[must_use]
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.servers = self.servers.replicas(count);
+        self
+    }
+
+    /// Adds a line to every server's configuration, not to the sentinels'.
+    #[must_use]
+    pub fn config(mut self, line: impl Into<String>) -> Self {
+        self.servers = self.servers.config(line);
+        self
+    }
+
+    /// The password of the servers.
+    #[must_use]
+    pub fn requirepass(mut self, password: &str) -> Self {
+        self.servers = self.servers.requirepass(password);
+        self.password = Some(password.into());
+        self
+    }
+
+    /// The password of the sentinels.
+    #[must_use]
+    pub fn sentinel_requirepass(mut self, password: &str) -> Self {
+        self.sentinel_password = Some(password.into());
+        self
+    }
+
+    /// Starts everything and waits until every sentinel knows the replicas and the other sentinels: two seconds, which
+    /// are the sentinels'.
+    ///
+    /// # Panics
+    ///
+    /// When something does not start or does not find the rest.
+    pub async fn start(self) -> Sentinels {
+        let servers = self.servers.start().await;
+        let mut sentinel = ServerBuilder::default()
+            .sentinel()
+            .config(format!("sentinel monitor {SERVICE} 127.0.0.1 {} 2", servers.node(0).port()))
+            .config(format!("sentinel down-after-milliseconds {SERVICE} 300"))
+            .config(format!("sentinel failover-timeout {SERVICE} 1000"))
+            .config(format!("sentinel parallel-syncs {SERVICE} 1"));
+        if let Some(password) = &self.password {
+            sentinel = sentinel.config(format!("sentinel auth-pass {SERVICE} {password}"));
+        }
+        if let Some(password) = &self.sentinel_password {
+            sentinel = sentinel.requirepass(password);
+        }
+        let mut starting = JoinSet::new();
+        for _ in 0..3 {
+            starting.spawn(sentinel.clone().start());
+        }
+        let sentinels = starting.join_all().await;
+        for sentinel in &sentinels {
+            let _ = sentinel.raw().await.cmd(&PERIODS).await;
+        }
+        let (password, sentinel_password) = (self.password, self.sentinel_password);
+        let this = Sentinels { sentinels, servers, password, sentinel_password };
+        for index in 0..this.sentinels.len() {
+            until("the sentinels find each other", async || this.is_ready(index).await).await;
+        }
+        this
+    }
+}
+
+impl Sentinels {
+    /// A master, two replicas, three sentinels.
+    ///
+    /// # Panics
+    ///
+    /// As [`SentinelsBuilder::start`].
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// With options.
+    #[must_use]
+    pub fn builder() -> SentinelsBuilder {
+        SentinelsBuilder::default()
+    }
+
+    /// `redis-sentinel://127.0.0.1:21003,…/mymaster`, with the passwords.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
+        let login = self.password.as_ref().map_or_else(String::new, |password| format!(":{password}@"));
+        let query = self
+            .sentinel_password
+            .as_ref()
+            .map_or_else(String::new, |password| format!("?sentinel_password={password}"));
+        format!("redis-sentinel://{login}{}/{SERVICE}{query}", hosts.join(","))
+    }
+
+    /// The name of the service.
+    #[must_use]
+    pub fn service(&self) -> &'static str {
+        SERVICE
+    }
+
+    /// The servers, to freeze, kill and restart them: `servers().node(0)` is the master at the start.
+    #[must_use]
+    pub fn servers(&self) -> &Replicas {
+        &self.servers
+    }
+
+    /// A server; as `servers().node(index)`.
+    #[must_use]
+    pub fn node(&self, index: usize) -> &Server {
+        self.servers.node(index)
+    }
+
+    /// A sentinel, 0 to 2.
+    #[must_use]
+    pub fn sentinel(&self, index: usize) -> &Server {
+        &self.sentinels[index]
+    }
+
+    /// Starts a sentinel again, with what it had learnt.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up.
+    pub async fn restart_sentinel(&self, index: usize) {
+        self.sentinels[index].restart().await;
+        let _ = self.sentinels[index].raw().await.cmd(&PERIODS).await;
+    }
+
+    /// The server that a sentinel names; `None` if it does not answer at once.
+    ///
+    /// # Panics
+    ///
+    /// When it names a stranger.
+    pub async fn named_by(&self, sentinel: usize) -> Option<usize> {
+        if !self.sentinels[sentinel].is_awake() {
+            return None;
+        }
+        let ask = async {
+            let mut raw = self.sentinels[sentinel].raw().await;
+            raw.try_cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).await.ok()
+        };
+        let reply = timeout(GLANCE, ask).await.ok()??;
+        let port = u16::try_from(reply.array()[1].int()).expect("a port");
+        Some(self.servers.index_of(port).unwrap_or_else(|| panic!("sentinel {sentinel} names a stranger: {reply:?}")))
+    }
+
+    /// The server that most sentinels name and that calls itself a master.
+    pub async fn master(&self) -> Option<usize> {
+        let mut votes = vec![0; self.servers.len()];
+        for sentinel in 0..self.sentinels.len() {
+            if let Some(index) = self.named_by(sentinel).await {
+                votes[index] += 1;
+            }
+        }
+        let index = votes.iter().position(|votes| *votes > self.sentinels.len() / 2)?;
+        (self.servers.role(index).await.as_deref() == Some("master")).then_some(index)
+    }
+
+    /// Has the sentinels make another server the master. Returns it, when most of them name it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come to that.
+    pub async fn failover(&self) -> usize {
+        let before = self.master().await;
+        until("the sentinels begin a failover", async || {
+            // It may be too soon after the last one, or no replica may be good enough yet.
+            let reply = self.sentinels[0].raw().await.cmd(&["SENTINEL", "FAILOVER", SERVICE]).await;
+            if reply.is_ok() { Ok(()) } else { Err(format!("{reply:?}")) }
+        })
+        .await;
+        until("the sentinels name another master", async || match self.master().await {
+            Some(now) if Some(now) != before => Ok(now),
+            now => Err(format!("it is {now:?}")),
+        })
+        .await
+    }
+
+    /// Waits until the master that the sentinels name takes writes. Returns it. The key that is written has a TTL.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come to that.
+    pub async fn wait_for_writable(&self) -> usize {
+        until("the master takes writes", async || {
+            let index = self.master().await.ok_or("no master")?;
+            let mut raw: Raw = self.node(index).raw().await;
+            match timeout(GLANCE, raw.try_cmd(&["SET", "probe", "1", "PX", "10000"])).await {
+                Ok(Ok(reply)) if reply.is_ok() => Ok(index),
+                reply => Err(format!("{reply:?}")),
+            }
+        })
+        .await
+    }
+
+    async fn is_ready(&self, sentinel: usize) -> Result<(), String> {
+        let mut raw = self.sentinels[sentinel].raw().await;
+        let state = raw.cmd(&["SENTINEL", "MASTER", SERVICE]).await;
+        let count = |name: &str| state.get(name).map_or(0, RawValue::int);
+        let others = i64::try_from(self.sentinels.len() - 1).expect("few");
+        let replicas = i64::try_from(self.servers.len() - 1).expect("few");
+        if (count("num-other-sentinels"), count("num-slaves")) != (others, replicas) {
+            return Err(format!("sentinel {sentinel} says {state:?}"));
+        }
+        // Without a working link a replica is not chosen, and a failover would have to be tried twice.
+        let state = raw.cmd(&["SENTINEL", "REPLICAS", SERVICE]).await;
+        let linked = |replica: &RawValue| replica.get("master-link-status").is_some_and(|status| status.str() == "ok");
+        if state.array().iter().all(linked) { Ok(()) } else { Err(format!("sentinel {sentinel} says {state:?}")) }
+    }
+}
