@@ -161,11 +161,7 @@ impl Cluster {
     ///
     /// When it does not come up.
     pub async fn restart(&self, index: usize) {
-        let node = &self.nodes[index];
-        node.server.restart().await;
-        if let Some(proxy) = &node.proxy {
-            form::announce(&node.server, proxy).await;
-        }
+        self.node(index).restart().await;
     }
 
     /// Has a replica take over. Returns when it is a master that its own view gives slots to.

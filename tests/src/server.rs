@@ -160,6 +160,12 @@ impl Server {
         *self.lock() = Some(process.unwrap_or_else(|log| panic!("the server did not restart; it said:\n{log}")));
     }
 
+    /// Starts it again with more lines in its configuration.
+    pub(crate) async fn reconfigure(&mut self, lines: impl IntoIterator<Item = String>) {
+        self.options = lines.into_iter().fold(self.options.clone(), ServerBuilder::config);
+        self.restart().await;
+    }
+
     /// Kills it for good, before the end of its scope.
     pub fn stop(self) {
         drop(self);

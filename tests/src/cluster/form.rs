@@ -88,9 +88,6 @@ impl ClusterBuilder {
     pub async fn start(self) -> Cluster {
         let mut nodes = self.servers().await;
         for (index, node) in nodes.iter_mut().enumerate() {
-            if let Some(proxy) = &node.proxy {
-                announce(&node.server, proxy).await;
-            }
             let mut raw = node.server.raw().await;
             node.id = raw.cmd(&["CLUSTER", "MYID"]).await.str().into();
             // Epochs that differ from the start spare the cluster the elections that would make them differ.
@@ -139,21 +136,19 @@ impl ClusterBuilder {
         for _ in 0..self.masters * (1 + self.replicas) + self.spares {
             starting.spawn(server.clone().start());
         }
-        let servers = starting.join_all().await;
-        let proxy = |server: &Server| self.proxied.then(|| Proxy::start(server.addr()));
-        servers.into_iter().map(|server| Node { proxy: proxy(&server), server, id: String::new() }).collect()
-    }
-}
-
-/// Has a node tell everybody that it is where its proxy is.
-pub(super) async fn announce(server: &Server, proxy: &Proxy) {
-    let mut raw = server.raw().await;
-    // Without a bus port of its own the bus would be looked for at the announced port plus 10000.
-    for (name, port) in
-        [("cluster-announce-bus-port", server.port() + 10_000), ("cluster-announce-port", proxy.addr().port())]
-    {
-        let reply = raw.cmd(&["CONFIG", "SET", name, &port.to_string()]).await;
-        assert!(reply.is_ok(), "{name}: {reply:?}");
+        let mut nodes = Vec::new();
+        for mut server in starting.join_all().await {
+            let mut proxy = None;
+            if self.proxied {
+                let port = proxy.insert(Proxy::start(server.addr())).addr().port();
+                // Without a bus port of its own the bus would be looked for at the announced port plus 10000.
+                let bus = format!("cluster-announce-bus-port {}", server.port() + 10_000);
+                // Redis 6.2 accepts both at run time as well, and goes on calling itself by its own port.
+                server.reconfigure([bus, format!("cluster-announce-port {port}")]).await;
+            }
+            nodes.push(Node { proxy, server, id: String::new() });
+        }
+        nodes
     }
 }
 
