@@ -16,10 +16,10 @@ pub struct Ledger {
     path: PathBuf,
 }
 
-/// A write was refused: someone with a newer token has written.
+/// A token was refused: someone with a newer one was here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale {
-    /// The token of the write.
+    /// The token that was refused.
     pub token: u64,
     /// The newest token the ledger has taken.
     pub newest: u64,
@@ -58,7 +58,24 @@ impl Ledger {
         self.latched(|entry| entry.value)
     }
 
-    /// Replaces the value, unless a write with a newer token came before. The same token may write again.
+    /// Reads the value for a change, unless someone with a newer token was here before: from now on older tokens are
+    /// refused, so that none of them writes between this and the [`write`](Self::write) that follows.
+    ///
+    /// # Errors
+    ///
+    /// [`Stale`] when the token is too old.
+    ///
+    /// # Panics
+    ///
+    /// When the file is gone or is no ledger.
+    pub fn begin(&self, token: u64) -> Result<u64, Stale> {
+        self.latched(|entry| {
+            entry.admit(token)?;
+            Ok(entry.value)
+        })
+    }
+
+    /// Replaces the value, unless someone with a newer token was here before. The same token may write again.
     ///
     /// # Errors
     ///
@@ -69,11 +86,8 @@ impl Ledger {
     /// When the file is gone or is no ledger.
     pub fn write(&self, token: u64, value: u64) -> Result<(), Stale> {
         self.latched(|entry| {
-            if token < entry.newest {
-                entry.refused += 1;
-                return Err(Stale { token, newest: entry.newest });
-            }
-            *entry = Entry { value, newest: token, writes: entry.writes + 1, ..*entry };
+            entry.admit(token)?;
+            *entry = Entry { value, writes: entry.writes + 1, ..*entry };
             Ok(())
         })
     }
@@ -99,7 +113,7 @@ impl Ledger {
         self.latched(|entry| entry.writes)
     }
 
-    /// How many writes were refused as stale.
+    /// How often someone was refused as stale.
     ///
     /// # Panics
     ///
@@ -128,6 +142,16 @@ impl Ledger {
 }
 
 impl Entry {
+    /// The fence: no token passes that is older than one that has passed.
+    fn admit(&mut self, token: u64) -> Result<(), Stale> {
+        if token < self.newest {
+            self.refused += 1;
+            return Err(Stale { token, newest: self.newest });
+        }
+        self.newest = token;
+        Ok(())
+    }
+
     fn read(file: &mut File) -> std::io::Result<Self> {
         let mut text = String::new();
         file.read_to_string(&mut text)?;

@@ -14,6 +14,8 @@
 //! | [`ledger`] | what a lock protects: detects lost updates, refuses stale tokens |
 //! | [`cancel`] | drops a future at every await point |
 //! | [`process`] | child processes that cannot outlive the test; signals |
+//! | [`chance`] | what a test draws by lot, and can draw again |
+//! | [`storm`] | what the storms and their worker processes agree on |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
 //! | [`scripted`] | a server that does what a test tells it to, right or wrong |
@@ -21,6 +23,7 @@
 
 pub mod broken;
 pub mod cancel;
+pub mod chance;
 pub mod checker;
 pub mod cluster;
 pub mod history;
@@ -37,6 +40,7 @@ pub mod scripted;
 pub mod sentinels;
 pub mod server;
 pub mod wait;
+pub mod storm;
 
 pub use cluster::{Cluster, Failover};
 pub use ledger::Ledger;

@@ -49,3 +49,15 @@ fn the_check_of_a_token_and_its_write_are_one_step() {
     assert_eq!(ledger.writes() + ledger.refused(), 800);
     assert_eq!(ledger.read(), 799);
 }
+
+#[test]
+fn who_has_begun_with_a_newer_token_is_written_over_by_nobody() {
+    let dir = Scratch::new();
+    let ledger = Ledger::open(dir.join("ledger"));
+    assert_eq!(ledger.begin(5), Ok(0));
+    assert_eq!(ledger.begin(6), Ok(0));
+    assert_eq!(ledger.write(5, 1), Err(Stale { token: 5, newest: 6 }));
+    assert_eq!(ledger.begin(5), Err(Stale { token: 5, newest: 6 }));
+    assert_eq!(ledger.write(6, 1), Ok(()));
+    assert_eq!((ledger.writes(), ledger.refused(), ledger.lost_updates()), (1, 2, 0));
+}

@@ -1,0 +1,86 @@
+//! A worker process of the storms: tasks that take locks in every way there is, work under them and write down what they
+//! see, until they are told to stop, killed or frozen.
+//!
+//! `storm_worker URL SERVER DIRECTORY SEED`: the locks are taken through URL, where the faults are, and who holds them is
+//! asked at SERVER. It prints nothing unless something is wrong.
+
+mod task;
+mod witness;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::Locks;
+use leasehold_testkit::Ledger;
+use leasehold_testkit::chance::Chance;
+use leasehold_testkit::history::Recorder;
+use leasehold_testkit::storm::{COMMAND_TIMEOUT, LEASE, LOCKS, TASKS};
+use tokio::time::sleep;
+
+/// What the tasks of a process share.
+struct Worker {
+    locks: Locks,
+    ledgers: Vec<Ledger>,
+    server: String,
+    dir: PathBuf,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [url, server, dir, seed] = args.as_slice() else {
+        println!("storm_worker URL SERVER DIRECTORY SEED");
+        return ExitCode::FAILURE;
+    };
+    let dir = Path::new(dir);
+    let recorder = Recorder::open(dir, "worker");
+    let worker = Arc::new(Worker {
+        locks: connect(url).await,
+        ledgers: LOCKS.iter().map(|name| Ledger::open(dir.join(name))).collect(),
+        server: server.clone(),
+        dir: dir.to_owned(),
+    });
+    let seed: u64 = seed.parse().expect("a seed");
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|n| {
+            let recorder = recorder.client(&format!("task-{n}"));
+            tokio::spawn(task::run(Arc::clone(&worker), recorder, Chance::new(seed.wrapping_add(n))))
+        })
+        .collect();
+    for task in tasks {
+        // A panic has been printed.
+        if task.await.is_err() {
+            return ExitCode::FAILURE;
+        }
+    }
+    std::fs::write(dir.join(format!("done-{}", std::process::id())), "").expect("the directory is writable");
+    ExitCode::SUCCESS
+}
+
+/// Connects through whatever fault there may be at the moment.
+async fn connect(url: &str) -> Locks {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let connecting =
+            Locks::builder(url).lease(LEASE).command_timeout(COMMAND_TIMEOUT).connect_timeout(COMMAND_TIMEOUT);
+        match connecting.connect().await {
+            Ok(locks) => return locks,
+            Err(error) => assert!(Instant::now() < give_up, "no connection for a minute: {error}"),
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl Worker {
+    /// Whether it is told to stop.
+    fn is_over(&self) -> bool {
+        self.dir.join("stop").exists()
+    }
+
+    /// Whether the next hold of this process is to be kept until something happens to it. Says so once.
+    fn lingers(&self) -> bool {
+        std::fs::remove_file(self.dir.join(format!("linger-{}", std::process::id()))).is_ok()
+    }
+}
