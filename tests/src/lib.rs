@@ -39,8 +39,8 @@ pub mod scratch;
 pub mod scripted;
 pub mod sentinels;
 pub mod server;
-pub mod wait;
 pub mod storm;
+pub mod wait;
 
 pub use cluster::{Cluster, Failover};
 pub use ledger::Ledger;
