@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) woken: bool,
     /// Whether a driver task exists.
     pub(crate) driven: bool,
+    /// When the server at the other end was started, at the latest; if the endpoint says to ask.
+    pub(crate) server_started: Option<Instant>,
 }
 
 /// The state of the link.
@@ -156,8 +158,15 @@ impl Connection {
         let pipeline = Pipeline::new(Arc::clone(&node), endpoint.command_timeout);
         endpoint.command_timeout = pipeline.timeout();
         let down = Error::not_sent(&node, "not connected yet");
-        let state =
-            State { pipeline, link: Link::Down(down), company: false, driver: None, woken: false, driven: false };
+        let state = State {
+            pipeline,
+            link: Link::Down(down),
+            company: false,
+            driver: None,
+            woken: false,
+            driven: false,
+            server_started: None,
+        };
         let shared = Arc::new(Shared {
             endpoint,
             node,
@@ -348,6 +357,13 @@ impl Connection {
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self.shared().lock().link, Link::Up(_))
+    }
+
+    /// When the server at the other end was started, at the latest, if [`Endpoint::ask_uptime`] is set and the
+    /// connection was ever up. After a reconnect it may be another one.
+    #[must_use]
+    pub fn server_started(&self) -> Option<Instant> {
+        self.shared().lock().server_started
     }
 
     /// The node's name in messages.

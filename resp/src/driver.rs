@@ -82,6 +82,7 @@ pub(crate) fn bring_up(shared: &Shared, established: &Established) {
     let mut state = shared.lock();
     if matches!(state.link, Link::Up(_) | Link::Down(_)) {
         state.link = Link::Up(established.socket.writer.shared());
+        state.server_started = established.started;
     }
     drop(state);
     shared.changed.notify_waiters();
@@ -185,7 +186,7 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     fn new(shared: &'a Arc<Shared>, established: Established) -> Self {
-        let Established { socket, decoder, received } = established;
+        let Established { socket, decoder, received, started: _ } = established;
         let now = Instant::now();
         let due = now + shared.endpoint.command_timeout;
         Self {

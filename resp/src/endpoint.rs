@@ -64,6 +64,8 @@ pub struct Endpoint {
     pub client_name: Option<String>,
     /// Whether to refuse a server that is not a master (by `ROLE`, at each connect).
     pub master_only: bool,
+    /// Whether to ask how long the server has been up (by `INFO server`, at each connect).
+    pub ask_uptime: bool,
     /// How long TCP, TLS and the handshake may take together.
     pub connect_timeout: Duration,
     /// How long one command may take, from submitting it.
@@ -84,6 +86,7 @@ impl Endpoint {
             database: 0,
             client_name: None,
             master_only: false,
+            ask_uptime: false,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(5),
         }

@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
@@ -25,6 +26,8 @@ pub(crate) struct Established {
     pub(crate) decoder: Decoder,
     /// Bytes that came behind the last reply of the handshake: the beginning of a push, at most.
     pub(crate) received: BytesMut,
+    /// When the server was started, at the latest; if that was asked.
+    pub(crate) started: Option<Instant>,
 }
 
 /// Connects and shakes hands, all within the endpoint's connect timeout.
@@ -41,7 +44,12 @@ pub(crate) async fn establish(endpoint: &Endpoint, node: &Arc<str>) -> Result<Es
 /// `HELLO 3` with who we are, the database, and what the server should list us as.
 pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<str>) -> Result<Established, Error> {
     let mut exchange = Exchange {
-        established: Established { socket, decoder: Decoder::new(Limits::default()), received: BytesMut::new() },
+        established: Established {
+            socket,
+            decoder: Decoder::new(Limits::default()),
+            received: BytesMut::new(),
+            started: None,
+        },
         node,
     };
     let greeting = exchange.call(&hello(endpoint)).await?.map_err(|error| refused(error, node))?;
@@ -58,6 +66,14 @@ pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<
             return Err(Error::not_sent(node, "the server is not a master (any more)"));
         }
     }
+    if endpoint.ask_uptime {
+        let info = exchange.call(&Command::new("INFO").arg("server")).await??;
+        let Some(uptime) = uptime(&info) else {
+            return Err(Error::new(ErrorKind::Protocol, node, "`INFO server` says nothing of the uptime"));
+        };
+        // Whole seconds, rounded down, and the answer took its time: it cannot have started later than this.
+        exchange.established.started = Instant::now().checked_sub(uptime);
+    }
     // Servers before 7.2 do not know it, and an ACL may forbid it; neither matters.
     for (what, value) in [("LIB-NAME", "leasehold"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
         let _ = exchange.call(&Command::new("CLIENT").arg("SETINFO").arg(what).arg(value)).await?;
@@ -70,6 +86,11 @@ pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<
 fn speaks_resp3(greeting: &Value) -> bool {
     let Value::Map(fields) = greeting else { return false };
     fields.iter().any(|(field, value)| field.as_bytes() == Some(b"proto") && value.as_int() == Some(3))
+}
+
+fn uptime(info: &Value) -> Option<Duration> {
+    let seconds = info.as_str()?.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
+    seconds.trim().parse().ok().map(Duration::from_secs)
 }
 
 fn hello(endpoint: &Endpoint) -> Command {
