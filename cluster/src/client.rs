@@ -103,15 +103,13 @@ impl Client {
                 None => route = Route::Map,
                 Some(Ok(value)) => return Ok(Evaluated { value, sent, sent_wall, repeated: journey.repeated() }),
                 Some(Err(error)) => {
-                    if is(&error, &ServerErrorKind::TryAgain)
-                        && let Some(single) = call.take_alternative()
-                    {
+                    if let Some(single) = call.alternative_after(&error) {
                         call = single;
                         route = Route::Map;
                         continue;
                     }
                     let step = journey.failed(error, &node.address.host, Instant::now())?;
-                    route = self.take(step, route).await;
+                    route = self.follow(step, route).await;
                 }
             }
         }
@@ -134,13 +132,25 @@ impl Client {
         Submitted { reply: node.submit(call, asking), at, script: call.script().bit() }
     }
 
-    /// Resolves when the map changes or a connection comes up: what is held there may be gone.
+    /// How many times the map changed or a connection came up: each time what is held there may be gone.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.0.changes()
+    }
+
+    /// Resolves when there were other [`changes`](Self::changes) than those that were `seen`.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. A change is missed while nobody waits.
-    pub fn changed(&self) -> impl Future<Output = ()> + Send + '_ {
-        self.0.changed.notified()
+    /// Cancel safe: it only watches.
+    pub async fn changed(&self, seen: u64) {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.0.changes() != seen {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Keys with the same number may go into one script call, others may not: their slot in a cluster, always 0
@@ -181,7 +191,7 @@ impl Client {
                 Ok(value) => return Ok(value),
                 Err(error) => {
                     let step = journey.failed(error, &node.address.host, Instant::now())?;
-                    route = self.take(step, route).await;
+                    route = self.follow(step, route).await;
                 }
             }
         }
@@ -197,6 +207,27 @@ impl Client {
     #[must_use]
     pub fn publish_command(&self) -> &'static str {
         if self.0.hub.is_sharded() { "SPUBLISH" } else { "PUBLISH" }
+    }
+
+    /// When the server of `key` was started, at the latest; if the endpoints say to ask. Waits until its connection is
+    /// up.
+    ///
+    /// # Errors
+    ///
+    /// At `deadline`, what has kept it down.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is changed.
+    pub async fn server_started(&self, key: &[u8], deadline: Instant) -> Result<Option<Instant>, Error> {
+        let journey = Journey::new(deadline, false);
+        loop {
+            let node = self.node_for(key, &journey).await?;
+            if node.connection().is_up() {
+                return Ok(node.connection().server_started());
+            }
+            self.await_node(&node, &journey).await?;
+        }
     }
 
     /// How long one command may take.
@@ -217,7 +248,7 @@ impl Client {
     }
 
     /// The node that the map names, as soon as it names one.
-    async fn node_for(&self, key: &[u8], journey: &Journey) -> Result<Arc<Node>, Error> {
+    pub(crate) async fn node_for(&self, key: &[u8], journey: &Journey) -> Result<Arc<Node>, Error> {
         loop {
             let changed = self.0.changed.notified();
             if self.0.is_closed() {
@@ -283,23 +314,34 @@ impl Client {
     }
 
     /// Acts on what was decided; returns where the next attempt goes.
-    async fn take(&self, step: Step, route: Route) -> Route {
+    async fn follow(&self, step: Step, route: Route) -> Route {
         match step {
             // An EVAL behind a NOSCRIPT needs an ASKING of its own: the first one is used up.
             Step::Again => route,
-            Step::Moved(slot, address) => {
-                self.0.moved(slot, &address);
+            Step::Ask(address) => Route::Ask(self.0.node_at(&address)),
+            step => {
+                self.take(step).await;
                 Route::Map
             }
-            Step::Ask(address) => Route::Ask(self.0.node_at(&address)),
+        }
+    }
+
+    /// Acts on what was decided, where the map names who is next.
+    pub(crate) async fn take(&self, step: Step) {
+        match step {
+            Step::Again | Step::Ask(_) => {}
+            Step::Moved(slot, address) => self.0.moved(slot, &address),
             Step::Pause { pause, refresh } => {
                 if refresh {
                     self.0.refresh();
                 }
                 tokio::time::sleep(pause).await;
-                Route::Map
             }
         }
+    }
+
+    pub(crate) fn router(&self) -> &Arc<Router> {
+        &self.0
     }
 }
 
@@ -355,7 +397,7 @@ fn note(at: Option<&(Arc<Router>, Arc<Node>)>, script: Bit, outcome: &Result<Val
     match outcome {
         Ok(_) => node.known.learn(script),
         Err(error) => match error.as_server().map(|server| server.kind()) {
-            Some(ServerErrorKind::NoScript) => node.known.forget(script),
+            Some(ServerErrorKind::NoScript) => node.note(error, script),
             Some(ServerErrorKind::Moved { slot, host, port }) => {
                 if let Some(address) = target_of(host.as_deref(), *port, &node.address.host) {
                     router.moved(*slot, &address);
@@ -365,8 +407,4 @@ fn note(at: Option<&(Arc<Router>, Arc<Node>)>, script: Bit, outcome: &Result<Val
             _ => {}
         },
     }
-}
-
-fn is(error: &Error, kind: &ServerErrorKind) -> bool {
-    error.as_server().is_some_and(|server| server.kind() == kind)
 }

@@ -8,6 +8,7 @@ pub mod client;
 mod discovery;
 mod node;
 mod redirect;
+pub mod replicated;
 mod router;
 pub mod script;
 mod sentinel;
@@ -17,6 +18,7 @@ pub mod target;
 pub mod topology;
 
 pub use client::{Client, Evaluated, Submitted};
+pub use replicated::{Confirmed, Quorum};
 pub use script::{Script, ScriptCall};
 pub use subscriptions::{Event, Subscription};
 pub use target::Target;

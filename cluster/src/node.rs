@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::pool::Pool;
-use leasehold_resp::{Connection, Endpoint, Reply};
+use leasehold_resp::{Connection, Endpoint, Error, Reply, ServerErrorKind};
 
-use crate::script::{Known, ScriptCall};
+use crate::script::{Bit, Known, ScriptCall};
 use crate::topology::NodeAddress;
 
 /// A server: its connections, and what is known of it since they were opened.
@@ -45,14 +45,26 @@ impl Node {
         self.pool.first()
     }
 
+    /// Takes note of what an error says of the scripts it remembers.
+    pub(crate) fn note(&self, error: &Error, script: Bit) {
+        if error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::NoScript) {
+            self.known.forget(script);
+        }
+    }
+
     /// Queues one attempt at a script: by its SHA if the node is known to remember it, with its source otherwise.
     pub(crate) fn submit(&self, call: &ScriptCall<'_>, asking: bool) -> Reply {
         let connection = self.connection();
-        match (self.known.has(call.script().bit()), asking) {
+        let reply = match (self.known.has(call.script().bit()), asking) {
             (true, false) => connection.submit(call),
             (false, false) => connection.submit(&call.with_source()),
             (true, true) => connection.submit_asking(call),
             (false, true) => connection.submit_asking(&call.with_source()),
+        };
+        if reply.is_refused() {
+            // Whoever cannot wait for it comes back later.
+            connection.start();
         }
+        reply
     }
 }

@@ -5,7 +5,7 @@
 //! attempt at a time, and blocks no command (redis-rs issue 2092: a refresh that stops the world).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::discovery::{Discovery, Found};
 use crate::node::Node;
-use crate::slot::slot;
+use crate::slot::{SLOTS, slot};
 use crate::subscriptions::Hub;
 use crate::topology::{NodeAddress, View};
 
@@ -32,8 +32,12 @@ pub(crate) struct Router {
     discovery: Discovery,
     map: RwLock<Arc<Map>>,
     pub(crate) hub: Hub,
+    /// For each slot the most replicas that its master was ever known to have.
+    replicas: Mutex<Vec<usize>>,
     /// Told when the map changes, a node comes up, or the client is closed.
     pub(crate) changed: Notify,
+    /// Counts the first two.
+    changes: AtomicU64,
     /// Whether an attempt to learn the map is under way or about to begin.
     refreshing: AtomicBool,
     last_refresh: Mutex<Option<Instant>>,
@@ -58,7 +62,9 @@ impl Router {
             discovery,
             map: RwLock::new(Arc::new(Map { view: found.view.clone(), nodes: Vec::new() })),
             hub: Hub::new(found.sharded),
+            replicas: Mutex::new(vec![0; usize::from(SLOTS)]),
             changed: Notify::new(),
+            changes: AtomicU64::new(0),
             refreshing: AtomicBool::new(false),
             last_refresh: Mutex::new(None),
             closed: AtomicBool::new(false),
@@ -150,6 +156,15 @@ impl Router {
         Error::not_sent(&Arc::from(""), "no node serves the key's slot at the moment")
     }
 
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
     async fn learn(&self) {
         let since = *self.last_refresh.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(since) = since {
@@ -166,6 +181,23 @@ impl Router {
     fn adopt(&self, found: Found) {
         let Found { view, endpoint, .. } = found;
         self.swap_with(endpoint.as_ref(), |map| (map.nodes.is_empty() || map.view != view).then_some(view));
+    }
+
+    /// How many replicas the master of `slot` should have: the most it was ever known to have. Those that are connected
+    /// at the moment do not count: after a failover the promoted replica has fewer, and those are not enough.
+    pub(crate) fn expected_replicas(&self, key: &[u8]) -> usize {
+        let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        replicas.get(usize::from(slot(key))).copied().unwrap_or(0)
+    }
+
+    /// Remembers how many replicas `view` knows of.
+    pub(crate) fn expect_replicas(&self, view: &View) {
+        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        for (slot, most) in (0..SLOTS).zip(replicas.iter_mut()) {
+            if let Some(shard) = view.owner(slot).and_then(|owner| view.shards().get(owner)) {
+                *most = (*most).max(shard.replicas.len());
+            }
+        }
     }
 
     fn swap(&self, change: impl FnOnce(&Map) -> Option<View>) {
@@ -185,13 +217,14 @@ impl Router {
             },
         };
         let nodes = view.shards().iter().map(|shard| node(&shard.master)).collect();
+        self.expect_replicas(&view);
         let map = Arc::new(Map { view, nodes });
         *current = Arc::clone(&map);
         drop(current);
         if let Some(router) = self.itself.upgrade() {
             self.hub.reconcile(&router);
         }
-        self.changed.notify_waiters();
+        self.note_change();
     }
 
     fn new_node(&self, address: &NodeAddress) -> Arc<Node> {
@@ -211,7 +244,7 @@ impl Router {
 
     fn observed(self: &Arc<Self>, node: &Arc<Node>, event: Event) {
         match &event {
-            Event::Up => self.changed.notify_waiters(),
+            Event::Up => self.note_change(),
             Event::Down => self.refresh(),
             Event::Push(_) => {}
         }

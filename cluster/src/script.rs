@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use leasehold_resp::Encode;
 use leasehold_resp::encode;
+use leasehold_resp::{Encode, Error, ServerErrorKind};
 
 /// A Lua script, prepared once per process:
 ///
@@ -83,12 +83,10 @@ impl<'a> ScriptCall<'a> {
         Self { alternative: Some(alternative), ..self }
     }
 
-    /// The alternative, once.
-    pub(crate) const fn take_alternative(&mut self) -> Option<Self> {
-        match self.alternative.take() {
-            Some(alternative) => Some(*alternative),
-            None => None,
-        }
+    /// The alternative, if `error` calls for it.
+    pub(crate) fn alternative_after(&self, error: &Error) -> Option<Self> {
+        let is_migrating = error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::TryAgain);
+        if is_migrating { self.alternative.copied() } else { None }
     }
 
     /// What is called.

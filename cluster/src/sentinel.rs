@@ -124,12 +124,18 @@ async fn confirmed(template: &Endpoint, address: &NodeAddress) -> Result<View, E
     endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
     let connection = Connection::connect(endpoint).await?;
     let role = connection.send(&Command::new("ROLE")).await?;
-    match role.as_array() {
-        Some([kind, _, replicas, ..]) if kind.as_str() == Some("master") => {
-            let replicas = replicas.as_array().unwrap_or_default();
-            let replicas = replicas.iter().filter_map(host_and_port).collect();
-            Ok(View::single(Shard { master: address.clone(), replicas }))
-        }
-        _ => Err(Error::not_sent(connection.node(), "the sentinels name a master that is none")),
+    match master_shard(&role, address) {
+        Some(shard) => Ok(View::single(shard)),
+        None => Err(Error::not_sent(connection.node(), "the sentinels name a master that is none")),
     }
+}
+
+/// What the reply to `ROLE` of the server at `address` says of its replicas, if it is a master.
+pub(crate) fn master_shard(role: &Value, address: &NodeAddress) -> Option<Shard> {
+    let [kind, _offset, replicas, ..] = role.as_array()? else { return None };
+    if kind.as_str() != Some("master") {
+        return None;
+    }
+    let replicas = replicas.as_array()?.iter().filter_map(host_and_port).collect();
+    Some(Shard { master: address.clone(), replicas })
 }

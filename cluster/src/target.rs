@@ -73,6 +73,17 @@ impl Target {
     }
 }
 
+impl Target {
+    /// The endpoints of servers, without sentinels.
+    pub fn servers_mut(&mut self) -> Vec<&mut Endpoint> {
+        match self {
+            Self::Single(endpoint) => vec![endpoint],
+            Self::Cluster { seeds } => seeds.iter_mut().collect(),
+            Self::Sentinel { server, .. } => vec![server],
+        }
+    }
+}
+
 impl From<Endpoint> for Target {
     fn from(endpoint: Endpoint) -> Self {
         Self::Single(endpoint)
