@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leasehold_cluster::{Confirmed, Quorum};
+use leasehold_resp::Value;
+
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
-use crate::hold::{FencingToken, Hold, Nest, Terms, finish_later, submit_release};
+use crate::hold::{FencingToken, Granted, Hold, Nest, Replicas, Terms, finish_later, submit_release};
 use crate::id::{Decimal, HoldId};
 use crate::keeper::Unfinished;
 use crate::lease::{Now, is_good_lease, millis, token_ttl};
@@ -13,7 +16,7 @@ use crate::locks::{Inner, Interop};
 use crate::names::Name;
 use crate::owner::OwnerInner;
 use crate::place::{Place, Turn};
-use crate::scripts::ACQUIRE;
+use crate::scripts::{ACQUIRE, ACQUIRE_ALONE};
 
 /// Beyond the remaining lease of the holder, 1 ms and up to as many more pass before the next look: waiters of many
 /// processes all know the same end.
@@ -110,12 +113,30 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool
     let (lease_ms, keep) = (Decimal::new(millis(lease)), Decimal::new(keep));
     let keys = [name.key().as_bytes(), name.token().as_bytes()];
     let args = [id.as_bytes(), lease_ms.as_bytes(), keep.as_bytes()];
+    let highest = Decimal::new(inner.highest_token());
+    let alone_args = [id.as_bytes(), lease_ms.as_bytes(), highest.as_bytes()];
+    let alone = ACQUIRE_ALONE.call(&keys[..1], &alone_args);
+    let call = ACQUIRE.call(&keys, &args).or_else(&alone);
 
+    let deadline = Instant::now() + inner.config.command_timeout;
+    if let Some(left) = quarantine(request, deadline).await? {
+        return Ok(Answer::Held(left));
+    }
     // Dropped before the place: the release leaves before the next one here is woken.
     let mut attempt = Attempt { inner, name, id, lease, unfinished: Some(inner.keeper.unfinished()) };
-    let deadline = Instant::now() + inner.config.command_timeout;
-    let evaluated = match inner.client.eval(&ACQUIRE.call(&keys, &args), deadline).await {
-        Ok(evaluated) => evaluated,
+    let answer = match quorum(terms.replicas) {
+        None => inner.client.eval(&call, deadline).await.map(|evaluated| (evaluated, Ok(0))),
+        Some(quorum) => {
+            let confirmed = inner.client.eval_replicated(&call, quorum, deadline, is_granted).await;
+            confirmed.map(|confirmed| {
+                let Confirmed { evaluated, acknowledged, required } = confirmed;
+                let enough = acknowledged >= required || !is_granted(&evaluated.value);
+                (evaluated, if enough { Ok(acknowledged) } else { Err(Error::not_replicated(acknowledged, required)) })
+            })
+        }
+    };
+    let (evaluated, acknowledged) = match answer {
+        Ok(answer) => answer,
         Err(error) => {
             let may_have_executed = error.may_have_executed();
             let error = Error::from_client(error);
@@ -140,7 +161,13 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool
         None => return Err(Error::unexpected(&evaluated.value)),
     };
     let sent = Now { monotonic: evaluated.sent, wall: evaluated.sent_wall };
-    let hold = Hold::new(inner, name, id, token, *terms, owner.clone(), sent);
+    inner.saw(token);
+    // The server may have been restarted between the question and the grant. The attempt is still armed.
+    if let Some(left) = quarantine(request, deadline).await? {
+        return Ok(Answer::Held(left));
+    }
+    let granted = Granted { token, since: sent, acknowledged: acknowledged? };
+    let hold = Hold::new(inner, name, id, *terms, owner.clone(), granted);
     if !hold.is_live() {
         return Err(Error::new(ErrorKind::Lost, format!("the answer took longer than the lease of {lease:?}")));
     }
@@ -155,6 +182,26 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool
         inner.keeper.renew(&hold, sent.monotonic);
     }
     Ok(Answer::Granted(Guard::new(hold)))
+}
+
+fn is_granted(reply: &Value) -> bool {
+    reply.as_int().is_some_and(|reply| reply > 0)
+}
+
+const fn quorum(replicas: Replicas) -> Option<Quorum> {
+    match replicas {
+        Replicas::None | Replicas::AtLeast(0) => None,
+        Replicas::AtLeast(n) => Some(Quorum::AtLeast(n)),
+        Replicas::All => Some(Quorum::All),
+    }
+}
+
+/// For how long a server that was restarted grants nothing, if that is asked for.
+async fn quarantine(request: &Request, deadline: Instant) -> Result<Option<Duration>, Error> {
+    let Request { inner, name, .. } = request;
+    let Some(longest) = inner.config.restart_guard else { return Ok(None) };
+    let started = inner.client.server_started(name.key().as_bytes(), deadline).await.map_err(Error::from_read)?;
+    Ok(started.and_then(|started| (started + longest).checked_duration_since(Instant::now())))
 }
 
 /// One guard more of `hold`; `None` if it was released meanwhile.

@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Unavailable,
     /// The request was sent and no answer came: it may have been done. What it may have left behind is being removed.
     Unknown,
+    /// Fewer replicas confirmed the lock than were asked for, so it does not count and is being released.
+    NotReplicated,
     /// The key holds something that is not a lock.
     WrongType,
     /// The lock has no expiry on the server, so nobody will ever free it. This library never writes such a lock.
@@ -78,6 +80,10 @@ impl Error {
 
     pub(crate) fn no_expiry() -> Self {
         Self::new(ErrorKind::NoExpiry, "")
+    }
+
+    pub(crate) fn not_replicated(acknowledged: usize, required: usize) -> Self {
+        Self::new(ErrorKind::NotReplicated, format!("{acknowledged} of {required} replicas have it"))
     }
 
     /// A reply of a type or value the script never gives.
@@ -189,6 +195,7 @@ impl ErrorKind {
             Self::Lost => "the lock was lost",
             Self::Unavailable => "the server could not be reached or does not serve, nothing was done",
             Self::Unknown => "no answer came, the outcome is unknown",
+            Self::NotReplicated => "too few replicas confirmed the lock, it was given back",
             Self::WrongType => "the key holds something that is not a lock",
             Self::NoExpiry => "the lock has no expiry, nobody will ever free it",
             Self::BadName => "the name cannot be used",
@@ -207,6 +214,7 @@ impl ErrorKind {
             Self::Lost => "stop the work it protected, then lock again",
             Self::Unavailable => "try again later",
             Self::Unknown => "what it may have left is being removed, and ends with its lease at the latest; try again",
+            Self::NotReplicated => "see that all replicas are up and follow this master, then try again",
             Self::WrongType => "use another name or a namespace of your own",
             Self::NoExpiry => "find out who wrote it, then call `force_unlock()`",
             Self::Denied => "check user, password and ACL",
@@ -218,9 +226,11 @@ impl ErrorKind {
 }
 
 fn server_kind(error: &resp::Error) -> ErrorKind {
-    match error.as_server().map(resp::ServerError::code) {
-        Some("WRONGTYPE") => ErrorKind::WrongType,
-        Some("NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED") => ErrorKind::Denied,
+    use resp::ServerErrorKind::{Denied, NoAuth, NoPerm, WrongPass, WrongType};
+    match error.as_server().map(resp::ServerError::kind) {
+        Some(WrongType) => ErrorKind::WrongType,
+        // By class, not by code: inside a script a denial is an `ERR`.
+        Some(NoAuth | WrongPass | NoPerm | Denied) => ErrorKind::Denied,
         _ if error.is_transient() => ErrorKind::Unavailable,
         _ => ErrorKind::Server,
     }
@@ -232,8 +242,11 @@ fn server_kind(error: &resp::Error) -> ErrorKind {
 pub enum LostReason {
     /// The lease ran out: it was a fixed one, or no renewal was confirmed in time.
     Expired,
-    /// The server says that the hold is gone: forced, flushed, evicted, or forgotten in a failover.
+    /// The server says that the hold is gone: forced, flushed or evicted.
     Stolen,
+    /// The server that has the key now does not know the hold: it was restarted, or is a replica that was promoted
+    /// without it. Found by asking at once when a connection comes back or the key has another master.
+    NodeGone,
     /// The longest hold that was asked for is over.
     MaxHold,
     /// [`Locks::shutdown`](crate::Locks::shutdown) was called, and released it.
@@ -247,6 +260,7 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             Self::Expired => "the lease ran out",
             Self::Stolen => "the server no longer knows the hold",
+            Self::NodeGone => "the server was restarted or replaced, and the hold is not known there",
             Self::MaxHold => "the longest hold is over",
             Self::Closed => "the locks were shut down",
             Self::Released => "it was released",

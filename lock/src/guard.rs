@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, ErrorKind, Lost, LostReason};
 use crate::hold::{FencingToken, Hold, Leave, Releasing};
 use crate::keeper::Unfinished;
-use crate::scripts::RELEASE;
+use crate::scripts::{RELEASE, release_of};
 
 /// A lock that is held, for as long as the lease lasts.
 ///
@@ -55,6 +55,13 @@ impl Guard {
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.hold.token
+    }
+
+    /// How many replicas confirmed the lock before it was granted; 0 if none were asked. See
+    /// [`Replicas`](crate::Replicas).
+    #[must_use]
+    pub fn acknowledged(&self) -> usize {
+        self.hold.acknowledged
     }
 
     /// Whether the lease may still be trusted. Asks the clocks of this machine, not the server.
@@ -178,8 +185,7 @@ impl Pending<'_> {
     /// The release once more, with repetitions. Returns whether it may have run more than once.
     async fn again(&self) -> Result<(leasehold_resp::Value, bool), leasehold_resp::Error> {
         let Hold { inner, name, id, .. } = &**self.hold;
-        let keys = [name.key().as_bytes()];
-        let args = [id.as_bytes(), name.channel().as_bytes()];
+        let (keys, args) = release_of(&inner.client, name, id);
         let deadline = Instant::now() + inner.config.command_timeout;
         let evaluated = inner.client.eval(&RELEASE.call(&keys, &args), deadline).await?;
         Ok((evaluated.value, evaluated.repeated))

@@ -14,7 +14,7 @@ use crate::lease::{Deadline, Now, millis};
 use crate::locks::Inner;
 use crate::names::Name;
 use crate::owner::OwnerInner;
-use crate::scripts::RELEASE;
+use crate::scripts::{RELEASE, release_of};
 use crate::sync::lock;
 
 /// Fencing tokens of one name strictly increase from one acquisition to the next.
@@ -55,6 +55,8 @@ pub(crate) struct Hold {
     pub(crate) token: FencingToken,
     pub(crate) terms: Terms,
     pub(crate) owner: Option<Arc<OwnerInner>>,
+    /// How many replicas confirmed the acquire.
+    pub(crate) acknowledged: usize,
     state: Mutex<State>,
     /// Rings when it ends.
     ended: Notify,
@@ -69,6 +71,25 @@ pub(crate) struct Terms {
     pub(crate) renew: bool,
     /// The end of it all, by the clock of the keeper, however much is renewed.
     pub(crate) max_hold: Option<Duration>,
+    /// Which replicas must confirm the acquire.
+    pub(crate) replicas: Replicas,
+}
+
+/// Which replicas must have a lock before it counts. Renewals and releases never wait for them.
+///
+/// A lock that only the master knows is granted a second time when the master fails before its replicas have it, or is
+/// frozen, replaced and wakes up. `All` closes that for any single fault. Two at once, and clocks that jump, it does not:
+/// [`Guard::token`](crate::Guard::token) is for those.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Replicas {
+    /// None: the fast mode.
+    #[default]
+    None,
+    /// So many. One of two is not safe: it may be the one that is not promoted.
+    AtLeast(usize),
+    /// All that the master is expected to have: the most it was known to have since these locks connected. While one of
+    /// them is down no lock is granted, and with none known neither. After taking a replica away for good, connect anew.
+    All,
 }
 
 #[derive(Debug)]
@@ -87,6 +108,16 @@ struct State {
 enum Phase {
     Held,
     Over(LostReason),
+}
+
+/// The server's word on a hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    pub(crate) token: FencingToken,
+    /// When the request that won was sent.
+    pub(crate) since: Now,
+    /// How many replicas confirmed it.
+    pub(crate) acknowledged: usize,
 }
 
 /// What the end of a guard means.
@@ -110,16 +141,16 @@ pub(crate) enum Nest {
 }
 
 impl Hold {
-    /// A hold with one guard, granted by a request that was sent at `since`.
+    /// A hold with one guard.
     pub(crate) fn new(
         inner: &Arc<Inner>,
         name: &Arc<Name>,
         id: HoldId,
-        token: FencingToken,
         terms: Terms,
         owner: Option<Arc<OwnerInner>>,
-        since: Now,
+        granted: Granted,
     ) -> Arc<Self> {
+        let Granted { token, since, acknowledged } = granted;
         let deadline = Deadline::new(since, terms.first_lease());
         Arc::new(Self {
             inner: Arc::clone(inner),
@@ -128,6 +159,7 @@ impl Hold {
             token,
             terms,
             owner,
+            acknowledged,
             state: Mutex::new(State { phase: Phase::Held, deadline, since, guards: 1, slot: None }),
             ended: Notify::new(),
         })
@@ -218,8 +250,10 @@ impl Hold {
                 return Leave::Nested;
             }
             let leave = match state.phase {
-                // Stolen: the server said so. Closed and Released: it was released.
-                Phase::Over(LostReason::Stolen | LostReason::Closed | LostReason::Released) => Leave::Gone,
+                // Stolen and NodeGone: the server said so. Closed and Released: it was released.
+                Phase::Over(LostReason::Stolen | LostReason::NodeGone | LostReason::Closed | LostReason::Released) => {
+                    Leave::Gone
+                }
                 // By our careful clock it ran out; the server may still have it and would keep others waiting.
                 Phase::Over(LostReason::Expired | LostReason::MaxHold) => Leave::Release,
                 Phase::Held => {
@@ -363,7 +397,8 @@ pub(crate) struct Releasing {
 
 /// Submits the release of `id`, behind everything this client sent before.
 pub(crate) fn submit_release(inner: &Inner, name: &Name, id: &HoldId) -> Submitted {
-    inner.client.submit(&RELEASE.call(&[name.key().as_bytes()], &[id.as_bytes(), name.channel().as_bytes()]))
+    let (keys, args) = release_of(&inner.client, name, id);
+    inner.client.submit(&RELEASE.call(&keys, &args))
 }
 
 /// The keeper goes on with a release that failed for `error`, for as long as the hold can be on the server.

@@ -15,7 +15,7 @@ use leasehold_resp as resp;
 use leasehold_resp::ServerErrorKind;
 use tokio::sync::Notify;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::hold::Hold;
 use crate::id::{Decimal, HoldId};
 use crate::lease::{Now, millis};
@@ -66,6 +66,8 @@ struct Renewal {
     hold: Arc<Hold>,
     /// Failed attempts in a row.
     failures: u32,
+    /// Whether the node may have forgotten it: it came back, or is another one.
+    doubtful: bool,
 }
 
 /// A release that failed and is to be finished.
@@ -83,10 +85,17 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Unfinished(Arc<Shared>);
 
-/// Renewals that were submitted together.
+/// Renewals that were submitted together: of one node, in a cluster of one slot.
 struct Batch {
-    holds: Vec<(Arc<Hold>, Duration)>,
+    renewals: Vec<Asked>,
     sent: Now,
+}
+
+/// One of them.
+struct Asked {
+    hold: Arc<Hold>,
+    lease: Duration,
+    doubtful: bool,
 }
 
 impl Keeper {
@@ -136,7 +145,7 @@ impl Keeper {
         let due = schedule::renewal(sent, lease, self.shared.jitter.below(201));
         let wake = {
             let mut state = lock(&self.shared.state);
-            let slot = state.schedule.insert(due, Renewal { hold: Arc::clone(hold), failures: 0 });
+            let slot = state.schedule.insert(due, Renewal { hold: Arc::clone(hold), failures: 0, doubtful: false });
             if hold.scheduled(slot) {
                 let early = state.wakes_at.is_none_or(|at| due.at < at);
                 if early {
@@ -197,7 +206,8 @@ impl Keeper {
 }
 
 impl Shared {
-    /// Submits one batch of what is due from the slot `cursor` on; without a client, puts it off.
+    /// Submits a batch of what is due from the slot `cursor` on, or several where the keys belong to several slots; without
+    /// a client, puts it off.
     ///
     /// Returns the holds that ran out, to be ended without the mutex.
     fn submit_batch(
@@ -205,10 +215,10 @@ impl Shared {
         client: Option<&Client>,
         now: Now,
         cursor: &mut usize,
-    ) -> (Option<(Batch, Submitted)>, Vec<Arc<Hold>>) {
-        let (mut holds, mut over) = (Vec::new(), Vec::new());
+    ) -> (Vec<(Batch, Submitted)>, Vec<Arc<Hold>>) {
+        let (mut asked, mut over) = (Vec::new(), Vec::new());
         let mut state = lock(&self.state);
-        while holds.len() < BATCH {
+        while asked.len() < BATCH {
             let Some(slot) = state.schedule.due(*cursor, now.monotonic) else { break };
             *cursor = slot + 1;
             let Some((due, renewal)) = state.schedule.get_mut(slot) else { break };
@@ -220,14 +230,27 @@ impl Shared {
             } else if client.is_none() {
                 *due = Due::sharp(deadline.monotonic().min(now.monotonic + link::CONNECT_CHECK));
             } else if let Some(lease) = renewal.hold.next_lease(now) {
-                holds.push((Arc::clone(&renewal.hold), lease));
+                asked.push(Asked { hold: Arc::clone(&renewal.hold), lease, doubtful: renewal.doubtful });
             }
         }
-        let batch = client.filter(|_| !holds.is_empty()).map(|client| {
-            let submitted = with_call(&holds, |call| client.submit(call));
-            (Batch { holds, sent: now }, submitted)
+        let batches = client.map_or_else(Vec::new, |client| {
+            // All of them in one go: they leave in one write for each node, and no node waits for another.
+            let submit = |renewals: Vec<Asked>| {
+                let submitted = with_call(&renewals, |call| client.submit(call));
+                (Batch { renewals, sent: now }, submitted)
+            };
+            by_group(client, asked).into_iter().map(submit).collect()
         });
-        (batch, over)
+        (batches, over)
+    }
+
+    /// Makes everything due now: the server may have forgotten it, and whoever holds it should know.
+    fn doubt_all(&self) {
+        let now = Instant::now();
+        lock(&self.state).schedule.for_each(|due, renewal| {
+            renewal.doubtful = true;
+            *due = Due::sharp(now);
+        });
     }
 
     /// When `hold` is due next, unless it ended meanwhile.
@@ -240,24 +263,31 @@ impl Shared {
         let end = hold.deadline().monotonic();
         *at = Due { at: next.at.min(end), from: next.from.min(end) };
         renewal.failures = if failed { renewal.failures.saturating_add(1) } else { 0 };
+        renewal.doubtful &= failed;
     }
 
     /// Acts on the answer to a batch.
     fn settle(&self, batch: Batch, answer: Result<resp::Value, resp::Error>) {
-        let held = answer.as_ref().ok().and_then(resp::Value::as_array).filter(|held| held.len() == batch.holds.len());
+        let renewals = &batch.renewals;
+        let held = answer.as_ref().ok().and_then(resp::Value::as_array).filter(|held| held.len() == renewals.len());
         let Some(held) = held else {
-            let loaded = answer.is_err_and(|error| is_noscript(&error));
+            // The client knows better now: which script to send along, or where. But two nodes that point at each other
+            // must not keep us busy.
+            let at_once = answer.is_err_and(|error| is_noscript(&error) || is_redirect(&error));
             let now = Instant::now();
-            for (hold, lease) in &batch.holds {
-                let due = |failures| if loaded { Due::sharp(now) } else { schedule::retry(now, *lease, failures) };
+            for Asked { hold, lease, .. } in renewals {
+                let due = |failures| match failures {
+                    0..3 if at_once => Due::sharp(now),
+                    failures => schedule::retry(now, *lease, failures),
+                };
                 self.reschedule(hold, due, true);
             }
             return;
         };
-        for ((hold, lease), held) in batch.holds.iter().zip(held) {
+        for (Asked { hold, lease, doubtful }, held) in renewals.iter().zip(held) {
             match held.as_int() {
                 Some(0) => {
-                    hold.lose(crate::error::LostReason::Stolen);
+                    hold.lose(if *doubtful { LostReason::NodeGone } else { LostReason::Stolen });
                 }
                 Some(1) if hold.renewed(batch.sent, *lease) => {
                     let jitter = self.jitter.below(201);
@@ -327,15 +357,33 @@ impl Drop for Unfinished {
     }
 }
 
+/// The keys of one script call must belong to one slot.
+fn by_group(client: &Client, mut asked: Vec<Asked>) -> Vec<Vec<Asked>> {
+    let group = |asked: &Asked| client.group(asked.hold.name.key().as_bytes());
+    asked.sort_by_cached_key(group);
+    let mut groups: Vec<Vec<Asked>> = Vec::new();
+    for one in asked {
+        match groups.last_mut() {
+            Some(last) if last.first().is_some_and(|first| group(first) == group(&one)) => last.push(one),
+            _ => groups.push(vec![one]),
+        }
+    }
+    groups
+}
+
+fn is_redirect(error: &resp::Error) -> bool {
+    error.as_server().is_some_and(resp::ServerError::is_redirect)
+}
+
 fn is_noscript(error: &resp::Error) -> bool {
     error.as_server().is_some_and(|error| matches!(error.kind(), ServerErrorKind::NoScript))
 }
 
-/// The call that renews `holds`, which borrows what is made for it here.
-fn with_call<R>(holds: &[(Arc<Hold>, Duration)], submit: impl FnOnce(&ScriptCall<'_>) -> R) -> R {
-    let leases: Vec<Decimal> = holds.iter().map(|(_, lease)| Decimal::new(millis(*lease))).collect();
-    let keys: Vec<&[u8]> = holds.iter().map(|(hold, _)| hold.name.key().as_bytes()).collect();
-    let args: Vec<&[u8]> =
-        holds.iter().zip(&leases).flat_map(|((hold, _), lease)| [hold.id.as_bytes(), lease.as_bytes()]).collect();
+/// The call that renews them, which borrows what is made for it here.
+fn with_call<R>(renewals: &[Asked], submit: impl FnOnce(&ScriptCall<'_>) -> R) -> R {
+    let leases: Vec<Decimal> = renewals.iter().map(|asked| Decimal::new(millis(asked.lease))).collect();
+    let keys: Vec<&[u8]> = renewals.iter().map(|asked| asked.hold.name.key().as_bytes()).collect();
+    let ids = renewals.iter().map(|asked| asked.hold.id.as_bytes());
+    let args: Vec<&[u8]> = ids.zip(&leases).flat_map(|(id, lease)| [id, lease.as_bytes()]).collect();
     submit(&RENEW.call(&keys, &args))
 }

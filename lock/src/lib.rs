@@ -41,7 +41,7 @@ mod waiters;
 
 pub use error::{Error, ErrorKind, Lost, LostReason};
 pub use guard::{Guard, Release};
-pub use hold::FencingToken;
+pub use hold::{FencingToken, Replicas};
 pub use locks::{Interop, Locks, LocksBuilder};
 pub use mutex::{Holder, Lock, Mutex, TryLock};
 pub use owner::Owner;

@@ -9,6 +9,7 @@ use leasehold_cluster::{Client, Target};
 
 use crate::courtesy::Courtesy;
 use crate::error::{Error, ErrorKind, LostReason};
+use crate::hold::{FencingToken, Replicas};
 use crate::id::{ClientId, HoldId};
 use crate::keeper::Keeper;
 use crate::lease::is_good_lease;
@@ -44,6 +45,8 @@ pub struct LocksBuilder {
     config: Config,
     connect_timeout: Option<Duration>,
     command_timeout: Option<Duration>,
+    #[cfg(feature = "tls")]
+    tls: Option<leasehold_resp::tls::TlsConfig>,
 }
 
 /// Who else uses the same locks.
@@ -66,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) jitter: Jitter,
     courtesy: StdMutex<Courtesy>,
+    /// The highest fencing token that was seen here.
+    highest: AtomicU64,
     id: ClientId,
     /// Of holds, and of owners.
     next: AtomicU64,
@@ -77,6 +82,9 @@ pub(crate) struct Config {
     pub(crate) namespace: Option<Arc<str>>,
     pub(crate) lease: Duration,
     pub(crate) interop: Interop,
+    pub(crate) replicas: Replicas,
+    /// The longest lease of anybody, if a server that was restarted grants nothing before that has passed.
+    pub(crate) restart_guard: Option<Duration>,
     /// How long the server may stay silent before waiting for it fails. Of the endpoint, once there is one.
     pub(crate) command_timeout: Duration,
 }
@@ -95,11 +103,31 @@ impl Locks {
         Self::builder(url).connect().await
     }
 
-    /// Settings for the server at `url`: `redis://[user:password@]host[:port][/database]`, `rediss://`, `unix://`.
+    /// Settings for what `url` points at:
+    ///
+    /// - a server: `redis://[user:password@]host[:port][/database]`, `unix:///path`
+    /// - a cluster, by some of its nodes: `redis-cluster://[user:password@]host[:port],host[:port]`
+    /// - the master of a service, by its sentinels: `redis-sentinel://[user:password@]host[:port],host[:port]/service`,
+    ///   with `?sentinel_user=…&sentinel_password=…` if the sentinels want any
+    ///
+    /// and the same with TLS, which needs the feature `tls`: `rediss://`, `rediss-cluster://`, `rediss-sentinel://`.
     pub fn builder(url: impl Into<String>) -> LocksBuilder {
-        let config =
-            Config { namespace: None, lease: DEFAULT_LEASE, interop: Interop::Off, command_timeout: Duration::ZERO };
-        LocksBuilder { url: url.into(), config, connect_timeout: None, command_timeout: None }
+        let config = Config {
+            namespace: None,
+            lease: DEFAULT_LEASE,
+            interop: Interop::Off,
+            replicas: Replicas::None,
+            restart_guard: None,
+            command_timeout: Duration::ZERO,
+        };
+        LocksBuilder {
+            url: url.into(),
+            config,
+            connect_timeout: None,
+            command_timeout: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
     }
 
     /// The lock called `name`. Asks nobody; a name that cannot be used is refused when it is locked.
@@ -177,6 +205,30 @@ impl LocksBuilder {
         self
     }
 
+    /// Which replicas must confirm a lock before it counts; none by default. A lock can ask for others, see
+    /// [`Lock::replicated`](crate::Lock::replicated).
+    pub fn replicated(mut self, replicas: Replicas) -> Self {
+        self.config.replicas = replicas;
+        self
+    }
+
+    /// Grants nothing on a server that was started less than `longest_lease` ago; off by default.
+    ///
+    /// A server that was restarted has forgotten its locks, while their holders go on trusting their leases. Give the
+    /// longest lease that anybody uses there. Until it has passed a lock counts as held: waiters wait, `try_lock` says
+    /// `None`. The user needs the right to call `INFO`.
+    pub fn restart_guard(mut self, longest_lease: Duration) -> Self {
+        self.config.restart_guard = Some(longest_lease);
+        self
+    }
+
+    /// Whom to trust, and who we are, where the URL says TLS; otherwise the certificates of the system are trusted.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: leasehold_resp::tls::TlsConfig) -> Self {
+        self.tls = Some(config);
+        self
+    }
+
     /// How long the server may take for one answer.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = Some(timeout);
@@ -200,18 +252,26 @@ impl LocksBuilder {
     ///
     /// Cancel safe: dropping the future closes the connection.
     pub async fn connect(self) -> Result<Locks, Error> {
-        let Self { url, mut config, connect_timeout, command_timeout } = self;
+        let Self { url, mut config, connect_timeout, command_timeout, .. } = self;
         if config.namespace.as_deref().is_some_and(|namespace| !is_good_namespace(namespace)) {
             return Err(Error::new(ErrorKind::BadName, "a namespace is not empty, has no braces and at most 2 KiB"));
         }
         if !is_good_lease(config.lease) {
             return Err(Error::bad_lease("the lease"));
         }
+        if config.restart_guard.is_some_and(|longest| !is_good_lease(longest)) {
+            return Err(Error::bad_lease("the longest lease of the restart guard"));
+        }
         let mut target = Target::parse(&url).map_err(Error::from_client)?;
         for endpoint in target.endpoints_mut() {
             endpoint.connect_timeout = timeout("connect", connect_timeout, endpoint.connect_timeout)?;
             endpoint.command_timeout = timeout("command", command_timeout, endpoint.command_timeout)?;
             config.command_timeout = endpoint.command_timeout;
+            #[cfg(feature = "tls")]
+            endpoint.tls_config.clone_from(&self.tls);
+        }
+        if config.restart_guard.is_some() {
+            target.servers_mut().into_iter().for_each(|server| server.ask_uptime = true);
         }
         let client = Client::connect(target.clone()).await.map_err(Error::from_read)?;
         let id = ClientId::random();
@@ -223,6 +283,7 @@ impl LocksBuilder {
             config,
             jitter: Jitter::new(id.seed()),
             courtesy: StdMutex::new(Courtesy::new()),
+            highest: AtomicU64::new(0),
             id,
             next: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -242,6 +303,15 @@ impl Inner {
     /// An id for one acquisition.
     pub(crate) fn next_hold(&self) -> HoldId {
         HoldId::new(&self.id, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The highest fencing token that was seen here, of any name: tokens begin with the time, so that is no great leap.
+    pub(crate) fn highest_token(&self) -> u64 {
+        self.highest.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn saw(&self, token: FencingToken) {
+        self.highest.fetch_max(token.as_u64(), Ordering::Relaxed);
     }
 
     pub(crate) fn courtesy(&self) -> MutexGuard<'_, Courtesy> {

@@ -11,7 +11,7 @@ use leasehold_resp::{Command, Value};
 use crate::acquire::{Patience, Request, acquire};
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
-use crate::hold::Terms;
+use crate::hold::{Replicas, Terms};
 use crate::locks::Inner;
 use crate::names::Name;
 use crate::owner::OwnerInner;
@@ -142,7 +142,7 @@ impl Mutex {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.check_name()?;
         let keys = [self.key().as_bytes()];
-        let args = [self.name.channel().as_bytes()];
+        let args = [self.name.channel().as_bytes(), self.inner.client.publish_command().as_bytes()];
         let deadline = Instant::now() + self.inner.config.command_timeout;
         let evaluated = self.inner.client.eval(&FORCE_UNLOCK.call(&keys, &args), deadline).await;
         let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
@@ -162,7 +162,12 @@ impl Mutex {
             inner: Arc::clone(&self.inner),
             name: Arc::clone(&self.name),
             owner: self.owner.clone(),
-            terms: Terms { lease: self.inner.config.lease, renew: true, max_hold: None },
+            terms: Terms {
+                lease: self.inner.config.lease,
+                renew: true,
+                max_hold: None,
+                replicas: self.inner.config.replicas,
+            },
             patience,
         }
     }
@@ -220,6 +225,7 @@ impl Holder {
 ///
 /// * [`ErrorKind::Unavailable`] or [`ErrorKind::Unknown`]: the server did not answer within the command timeout. Nothing
 ///   of ours stays on it.
+/// * [`ErrorKind::NotReplicated`]: too few replicas confirmed it, see [`replicated`](Self::replicated).
 /// * [`ErrorKind::WrongType`], [`ErrorKind::NoExpiry`]: what the key holds will not go away by waiting.
 /// * [`ErrorKind::Lost`]: the lease was over before the answer came; or, through an [`Owner`](crate::Owner), a guard of the
 ///   same lock is still there but lost.
@@ -273,6 +279,12 @@ impl Lock {
         self.request.terms.max_hold = Some(max_hold);
         self
     }
+
+    /// Which replicas must confirm the lock, whatever [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) says.
+    pub fn replicated(mut self, replicas: Replicas) -> Self {
+        self.request.terms.replicas = replicas;
+        self
+    }
 }
 
 impl TryLock {
@@ -286,6 +298,12 @@ impl TryLock {
     /// ever.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.request.terms.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Which replicas must confirm the lock, whatever [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) says.
+    pub fn replicated(mut self, replicas: Replicas) -> Self {
+        self.request.terms.replicas = replicas;
         self
     }
 }

@@ -38,7 +38,7 @@ async fn acquire(raw: &mut Raw, hold: &str, lease: &str) -> RawValue {
 }
 
 async fn release(raw: &mut Raw, hold: &str) -> RawValue {
-    raw.cmd(&["EVAL", RELEASE, "1", "L", hold, CHANNEL]).await
+    raw.cmd(&["EVAL", RELEASE, "1", "L", hold, CHANNEL, "PUBLISH"]).await
 }
 
 async fn subscriber(server: &Server) -> Raw {
@@ -207,7 +207,7 @@ async fn a_refused_publish_does_not_hide_that_the_hold_is_gone() {
     assert_eq!(release(&mut mute, "me:1").await, RawValue::Int(1));
     assert!(!exists(&mut raw, "L").await);
     acquire(&mut raw, "me:2", "30000").await;
-    assert_eq!(mute.cmd(&["EVAL", FORCE_UNLOCK, "1", "L", CHANNEL]).await, RawValue::Int(1));
+    assert_eq!(mute.cmd(&["EVAL", FORCE_UNLOCK, "1", "L", CHANNEL, "PUBLISH"]).await, RawValue::Int(1));
     assert!(!exists(&mut raw, "L").await);
 }
 
@@ -264,7 +264,7 @@ async fn a_renewal_only_extends_and_never_creates() {
 async fn force_frees_any_lock_and_deletes_nothing_else() {
     let server = Server::start().await;
     let (mut raw, mut ears) = (server.raw().await, subscriber(&server).await);
-    let force = ["EVAL", FORCE_UNLOCK, "1", "L", CHANNEL];
+    let force = ["EVAL", FORCE_UNLOCK, "1", "L", CHANNEL, "PUBLISH"];
     assert_eq!(raw.cmd(&force).await, RawValue::Int(0));
     assert_eq!(messages(&mut ears).await, 0);
     raw.cmd(&["EVAL", REDISSON_ACQUIRE, "1", "L", "30000", "u:1"]).await;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::{Batch, Job, Shared};
 use crate::error::LostReason;
 use crate::lease::Now;
-use crate::scripts::RELEASE;
+use crate::scripts::{RELEASE, release_of};
 
 /// While there is no connection, what is due is looked at again after this long.
 pub(super) const CONNECT_CHECK: Duration = Duration::from_millis(20);
@@ -38,7 +38,14 @@ enum Done {
 pub(super) async fn run(shared: Arc<Shared>, target: Target) {
     let mut link = Link::None;
     let mut tasks = JoinSet::new();
+    let mut changes = 0;
     loop {
+        if let Link::Up(client) = &link
+            && client.changes() != changes
+        {
+            changes = client.changes();
+            shared.doubt_all();
+        }
         let now = Now::read();
         let is_time = shared.is_time(now.monotonic);
         if matches!(link, Link::None) && (is_time || shared.has_jobs()) {
@@ -59,11 +66,14 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
         if idle && shared.ends() {
             return;
         }
-        let mut done = next(&shared, &mut tasks).await;
+        let mut done = next(&shared, client, changes, &mut tasks).await;
         // Whatever else is known already, before the schedule is looked through again.
         while let Some(outcome) = done {
             match outcome {
-                Done::Connected(client) => link = Link::Up(client),
+                Done::Connected(client) => {
+                    changes = client.changes();
+                    link = Link::Up(client);
+                }
                 Done::Renewed(batch, answer) => shared.settle(batch, answer),
                 Done::Finished => {}
             }
@@ -76,18 +86,24 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
 fn renew(shared: &Arc<Shared>, client: Option<&Client>, now: Now, tasks: &mut JoinSet<Done>) {
     let mut cursor = 0;
     loop {
-        let (batch, over) = shared.submit_batch(client, now, &mut cursor);
+        let start = cursor;
+        let (batches, over) = shared.submit_batch(client, now, &mut cursor);
         for hold in over {
             // Ends it with its reason. If a renewal was confirmed this very moment, it lives on.
             let _: Option<LostReason> = hold.check();
         }
-        let Some((batch, submitted)) = batch else { return };
-        tasks.spawn(async move { Done::Renewed(batch, submitted.await) });
+        for (batch, submitted) in batches {
+            tasks.spawn(async move { Done::Renewed(batch, submitted.await) });
+        }
+        if cursor == start {
+            return;
+        }
     }
 }
 
-/// Waits for an answer, the bell or the time.
-async fn next(shared: &Shared, tasks: &mut JoinSet<Done>) -> Option<Done> {
+/// Waits for an answer, the bell, the time, or another change of the nodes than those that were seen.
+async fn next(shared: &Shared, client: Option<&Client>, seen: u64, tasks: &mut JoinSet<Done>) -> Option<Done> {
+    let mut change = pin!(client.map(|client| client.changed(seen)));
     let mut bell = pin!(shared.bell.notified());
     let until = shared.sleep_until(Instant::now());
     let mut timer = pin!(until.map(|at| tokio::time::sleep_until(at.into())));
@@ -98,7 +114,8 @@ async fn next(shared: &Shared, tasks: &mut JoinSet<Done>) -> Option<Done> {
         }
         let rings = bell.as_mut().poll(cx).is_ready();
         let is_time = timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready());
-        if rings || is_time { Poll::Ready(None) } else { Poll::Pending }
+        let changes = change.as_mut().as_pin_mut().is_some_and(|change| change.poll(cx).is_ready());
+        if rings || is_time || changes { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
 }
@@ -117,8 +134,7 @@ async fn connect(target: Target) -> Done {
 
 /// Releases a hold, trying until it is over anyway.
 async fn finish(client: Client, job: Job) -> Done {
-    let keys = [job.name.key().as_bytes()];
-    let args = [job.id.as_bytes(), job.name.channel().as_bytes()];
+    let (keys, args) = release_of(&client, &job.name, &job.id);
     let mut pause = CONNECT_CHECK;
     while Instant::now() < job.until {
         let deadline = job.until.min(Instant::now() + client.command_timeout());

@@ -80,6 +80,14 @@ impl<T> Schedule<T> {
         rest.iter().position(is_due).map(|offset| start + offset)
     }
 
+    pub(crate) fn for_each(&mut self, mut change: impl FnMut(&mut Due, &mut T)) {
+        for slot in &mut self.slots {
+            if let Slot::Used(due, item) = slot {
+                change(due, item);
+            }
+        }
+    }
+
     /// When the next thing must be done.
     pub(crate) fn next_at(&self) -> Option<Instant> {
         let at = |slot: &Slot<T>| match slot {

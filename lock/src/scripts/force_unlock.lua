@@ -2,6 +2,7 @@
 --
 -- KEYS[1]  the lock: a hash of holder -> count
 -- ARGV[1]  the channel its waiters listen on
+-- ARGV[2]  how it is published on: PUBLISH, or SPUBLISH where channels belong to slots
 --
 -- Reply, one integer: 1 it was held, 0 it was not.
 --
@@ -14,5 +15,5 @@ if redis.call('HLEN', KEYS[1]) == 0 then
   return 0
 end
 redis.call('DEL', KEYS[1])
-redis.pcall('PUBLISH', ARGV[1], '0')
+redis.pcall(ARGV[2], ARGV[1], '0')
 return 1

@@ -1,0 +1,34 @@
+-- Takes a lock by its own key only, without the counter of its fencing tokens. For a slot that is migrating, where two
+-- keys that do not exist yet cannot be used together: the source answers ASK, the target TRYAGAIN, until it is over.
+--
+-- KEYS[1]  the lock: a hash of holder -> count
+-- ARGV[1]  the hold: an id nobody ever used for another acquisition
+-- ARGV[2]  the lease, in milliseconds
+-- ARGV[3]  the highest fencing token that the client has seen
+--
+-- Reply, one integer:  > 0      held by this hold, and this is its token
+--                      0        held by another, and the key has no expiry
+--                      -1 - n   held by another for n milliseconds more
+--
+-- May be repeated: the hold is the same, its lease counts from now on, and its token only grows.
+--
+-- The token is the time in microseconds, and beyond what the client has seen. The counter, which stays as it is, takes the
+-- time as its floor as well, so tokens go on growing when it is back.
+
+local lease = tonumber(ARGV[2])
+local mine = redis.call('HEXISTS', KEYS[1], ARGV[1])
+local ttl = redis.call('PTTL', KEYS[1])
+if mine == 0 and ttl ~= -2 then
+  if ttl == -1 then
+    return 0
+  end
+  return -1 - ttl
+end
+local time = redis.call('TIME')
+if mine == 0 then
+  redis.call('HSET', KEYS[1], ARGV[1], 1)
+end
+if ttl < lease then
+  redis.call('PEXPIRE', KEYS[1], lease)
+end
+return math.max(tonumber(ARGV[3]) + 1, time[1] * 1000000 + time[2])
