@@ -45,3 +45,8 @@ pub use hold::{FencingToken, Replicas};
 pub use locks::{Interop, Locks, LocksBuilder};
 pub use mutex::{Holder, Lock, Mutex, TryLock};
 pub use owner::Owner;
+
+/// The README's example, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
