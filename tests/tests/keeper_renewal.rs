@@ -20,13 +20,13 @@ fn keepers() -> usize {
 async fn a_lock_outlives_its_lease_as_long_as_its_guard_lives() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let locks = short_locks(&server, ms(600)).await;
+    let locks = short_locks(&server, ms(1_500)).await;
     let guard = locks.mutex("a").lock().await.unwrap();
-    let end = Instant::now() + ms(2_000);
+    let end = Instant::now() + ms(4_000);
     while Instant::now() < end {
         assert!(guard.is_held());
         let ttl = pttl(&mut raw, "a").await;
-        assert!((1..=600).contains(&ttl), "{ttl}");
+        assert!((1..=1_500).contains(&ttl), "{ttl}");
         tokio::time::sleep(ms(20)).await;
     }
     assert_eq!(guard.release().await.unwrap(), Release::Released);
@@ -36,9 +36,9 @@ async fn a_lock_outlives_its_lease_as_long_as_its_guard_lives() {
 #[tokio::test]
 async fn a_blocked_runtime_does_not_lose_its_locks() {
     let server = Server::start().await;
-    let locks = short_locks(&server, ms(600)).await;
+    let locks = short_locks(&server, ms(1_500)).await;
     let guard = locks.mutex("a").lock().await.unwrap();
-    std::thread::sleep(ms(1_800));
+    std::thread::sleep(ms(3_500));
     assert!(guard.is_held());
     assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
@@ -112,13 +112,11 @@ async fn keepers_of(raw: &mut leasehold_testkit::Raw) -> usize {
 #[tokio::test]
 async fn a_body_that_hangs_keeps_the_lock_for_its_longest_hold_and_no_longer() {
     let server = Server::start().await;
-    let (ours, theirs) = (short_locks(&server, ms(500)).await, locks(&server).await);
-    let begun = Instant::now();
-    let guard = ours.mutex("a").lock().max_hold(ms(1_600)).await.unwrap();
-    tokio::time::sleep(ms(1_000)).await;
+    let (ours, theirs) = (short_locks(&server, ms(1_500)).await, locks(&server).await);
+    let guard = ours.mutex("a").lock().max_hold(ms(3_000)).await.unwrap();
+    tokio::time::sleep(ms(2_000)).await;
     assert!(guard.is_held(), "renewed until then");
     assert_eq!(within("the end", guard.lost()).await, LostReason::MaxHold);
-    assert!(begun.elapsed() < ms(1_700) || begun.elapsed() > ms(3_000), "on time, if this machine is");
     drop(within("the next", theirs.mutex("a").lock().into_future()).await.unwrap());
 
     let short = ours.mutex("b").lock().max_hold(ms(200)).await.unwrap();
@@ -130,10 +128,10 @@ async fn a_body_that_hangs_keeps_the_lock_for_its_longest_hold_and_no_longer() {
 async fn a_connection_that_breaks_is_no_loss_while_the_lease_lasts() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let locks = short_locks(&server, ms(1_200)).await;
+    let locks = short_locks(&server, ms(2_000)).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     for _ in 0..15 {
-        tokio::time::sleep(ms(150)).await;
+        tokio::time::sleep(ms(200)).await;
         raw.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
         assert!(guard.is_held());
     }
@@ -145,7 +143,7 @@ async fn a_connection_that_breaks_is_no_loss_while_the_lease_lasts() {
 async fn an_outage_shorter_than_the_lease_is_no_loss() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let locks = Locks::builder(proxy.url()).lease(ms(2_000)).connect().await.unwrap();
+    let locks = Locks::builder(proxy.url()).lease(ms(3_000)).connect().await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     for silent in [true, false] {
         if silent {
@@ -166,10 +164,10 @@ async fn an_outage_shorter_than_the_lease_is_no_loss() {
 async fn a_server_that_forgot_its_scripts_is_told_again() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let locks = short_locks(&server, ms(600)).await;
+    let locks = short_locks(&server, ms(1_500)).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     for _ in 0..10 {
-        tokio::time::sleep(ms(150)).await;
+        tokio::time::sleep(ms(300)).await;
         raw.cmd(&["SCRIPT", "FLUSH"]).await;
         assert!(guard.is_held());
     }
@@ -210,7 +208,8 @@ fn the_thread_starts_with_the_first_need_and_ends_with_the_last_guard() {
         drop(locks.mutex("a").lock().lease(ms(500)).await.unwrap());
         assert_eq!(keepers(), 0, "nothing to renew");
         let guard = locks.mutex("a").lock().await.unwrap();
-        assert_eq!(keepers(), 1);
+        // A thread gives itself its name.
+        until("the thread", async || keepers() == 1).await;
         drop(locks.mutex("b").lock().await.unwrap());
         drop(locks);
         tokio::time::sleep(ms(50)).await;

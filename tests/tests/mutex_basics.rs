@@ -251,7 +251,7 @@ async fn who_holds_it_and_for_how_long_can_be_asked() {
 #[tokio::test]
 async fn force_unlock_frees_it_for_a_waiter_and_the_holder_is_told() {
     let server = Server::start().await;
-    let (ours, theirs) = (short_locks(&server, ms(900)).await, locks(&server).await);
+    let (ours, theirs) = (short_locks(&server, ms(2_000)).await, locks(&server).await);
     let guard = ours.mutex("a").lock().await.unwrap();
     let lost = tokio::spawn(guard.lost());
     assert!(theirs.mutex("a").force_unlock().await.unwrap());

@@ -79,7 +79,7 @@ async fn tasks_of_one_owner_share_its_locks_even_when_they_queued_before() {
 async fn nesting_under_a_lost_lock_is_refused() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let locks = short_locks(&server, ms(300)).await;
+    let locks = short_locks(&server, ms(2_000)).await;
     let me = locks.owner();
     let outer = me.mutex("a").lock().await.unwrap();
     raw.cmd(&["DEL", "a"]).await;
