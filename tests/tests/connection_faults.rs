@@ -372,7 +372,7 @@ async fn reset_a_hundred_times_under_load_it_comes_back_each_time() {
 async fn an_idle_connection_that_is_half_open_is_noticed_without_a_command() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let quiet = Connection::connect(endpoint(&server.url(), Duration::from_millis(200))).await.unwrap();
+    let quiet = Connection::connect(endpoint(&server.url(), Duration::from_secs(1))).await.unwrap();
     let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_millis(200))).await.unwrap();
     let id = quiet.send(&Command::new("CLIENT").arg("ID")).await.unwrap();
     proxy.blackhole();

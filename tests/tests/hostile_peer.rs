@@ -16,12 +16,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Against hangs.
 const BOUND: Duration = Duration::from_secs(15);
 
-const COMMAND_TIMEOUT: Duration = Duration::from_millis(300);
+/// Long enough for a peer that behaves, on a machine that has other things to do.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 
 fn endpoint(server: &Scripted) -> Endpoint {
     let mut endpoint = Endpoint::parse(&server.url()).unwrap();
     endpoint.command_timeout = COMMAND_TIMEOUT;
-    endpoint.connect_timeout = Duration::from_millis(700);
+    endpoint.connect_timeout = Duration::from_secs(2);
     endpoint
 }
 
@@ -190,7 +191,7 @@ async fn whatever_comes_instead_of_a_reply_harms_no_other_request() {
     let cases = live_cases();
     assert!(cases.len() >= 60, "{}", cases.len());
     // A few at a time: each of the floods is worth a core.
-    for some in cases.chunks(12) {
+    for some in cases.chunks(16) {
         let running = some.iter().map(|case| {
             let (name, bytes, then, expected) = (case.name, case.bytes.clone(), case.then, case.expected);
             tokio::spawn(async move {

@@ -248,13 +248,13 @@ async fn a_confirmation_that_is_late_is_told_all_the_same() {
     let server = Scripted::start(|mut peer| async move {
         assert_eq!(peer.greet().await.unwrap(), ["SUBSCRIBE", "c"]);
         // Later than a command may take, but not yet so late that the connection is given up.
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
         peer.say(">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n").await;
         peer.behave().await;
     })
     .await;
     let mut endpoint = Endpoint::parse(&server.url()).unwrap();
-    endpoint.command_timeout = Duration::from_secs(1);
+    endpoint.command_timeout = Duration::from_secs(2);
     let client = Client::connect(endpoint).await.unwrap();
     let mut subscription = client.subscribe(b"c");
     subscribed(&mut subscription).await;
