@@ -67,9 +67,10 @@ impl View {
                 return Err(BadTopology("a range without its ends"));
             };
             let (start, end) = (slot_number(start)?, slot_number(end)?);
-            let mut nodes = nodes.iter().filter_map(|node| address(node, asked, names).transpose());
-            let Some(master) = nodes.next().transpose()? else { continue };
-            let replicas = nodes.collect::<Result<_, _>>()?;
+            let mut nodes = nodes.iter().map(|node| address(node, asked, names));
+            // The first one is the master, reachable or not: a replica in its place would refuse every write.
+            let Some(master) = nodes.next().transpose()?.flatten() else { continue };
+            let replicas = nodes.filter_map(Result::transpose).collect::<Result<_, _>>()?;
             let index = match known.get(&master) {
                 Some(index) => *index,
                 None => {
