@@ -6,10 +6,8 @@
 //! system call. No lock is held across a system call, a wake-up or an await.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,6 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::handshake::{self, Established};
 use crate::pipeline::{Callback, Outcome, Pipeline, Shape, SlotId, Wakes};
 use crate::push::{Push, Subscribe};
+use crate::reply::{Reply, checked};
 use crate::socket::{SharedWriter, Socket};
 use crate::value::Value;
 
@@ -251,7 +250,7 @@ impl Connection {
     pub fn submit<E: Encode + ?Sized>(&self, command: &E) -> Reply {
         if let Some(what) = command.breaks_sharing() {
             let detail = format!("{what} blocks or changes a connection, so it must not be one that others share");
-            return Reply(ReplyState::Failed(Some(Error::new(ErrorKind::Config, &self.shared().node, detail))));
+            return Reply::failed(Error::new(ErrorKind::Config, &self.shared().node, detail));
         }
         self.reply(self.shared().submit(command, Shape::Reply, Duration::ZERO))
     }
@@ -272,7 +271,7 @@ impl Connection {
     pub fn subscribe(&self, subscribe: &Subscribe) -> Reply {
         if subscribe.channels.is_empty() {
             let detail = "a subscription needs a channel";
-            return Reply(ReplyState::Failed(Some(Error::new(ErrorKind::Config, &self.shared().node, detail))));
+            return Reply::failed(Error::new(ErrorKind::Config, &self.shared().node, detail));
         }
         let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.channels.clone() };
         self.reply(self.shared().submit(subscribe, shape, Duration::ZERO))
@@ -288,10 +287,10 @@ impl Connection {
     }
 
     fn reply(&self, submitted: Result<SlotId, Refused>) -> Reply {
-        Reply(match submitted {
-            Ok(id) => ReplyState::Queued(Arc::clone(self.shared()), id),
-            Err(refused) => ReplyState::Failed(Some(self.shared().explain(refused))),
-        })
+        match submitted {
+            Ok(id) => Reply::queued(Arc::clone(self.shared()), id),
+            Err(refused) => Reply::failed(self.shared().explain(refused)),
+        }
     }
 
     /// Submits a command and waits for its reply, and before that for the connection or for room in its queue if need
@@ -527,100 +526,6 @@ fn wake_driver(mut state: MutexGuard<'_, State>) {
     drop(state);
     if let Some(driver) = driver {
         driver.wake();
-    }
-}
-
-/// The reply to come of a submitted command.
-///
-/// # Cancel safety
-///
-/// Dropping it abandons the reply. The command was sent or will be: dropping takes nothing back.
-#[must_use = "the outcome of a command is in its reply"]
-pub struct Reply(ReplyState);
-
-enum ReplyState {
-    Queued(Arc<Shared>, SlotId),
-    Failed(Option<Error>),
-    Done,
-}
-
-impl Reply {
-    /// A reply that is an error already, for a command that found nowhere to go.
-    #[must_use = "it is there to be awaited"]
-    pub const fn failed(error: Error) -> Self {
-        Self(ReplyState::Failed(Some(error)))
-    }
-
-    /// Whether the command was not even queued, because the connection is down or its queue full: waiting until it is
-    /// [`ready`](Connection::ready) may help.
-    #[must_use]
-    pub fn is_refused(&self) -> bool {
-        matches!(&self.0, ReplyState::Failed(Some(error)) if error.kind() == ErrorKind::NotSent)
-    }
-
-    /// Gives the outcome to a function instead, which runs on the connection's task (or right here, if the outcome is
-    /// known already): for `Drop`, which cannot wait.
-    pub fn detach(mut self, callback: impl FnOnce(Outcome) + Send + 'static) {
-        match std::mem::replace(&mut self.0, ReplyState::Done) {
-            ReplyState::Queued(shared, id) => {
-                let node = Arc::clone(&shared.node);
-                let callback: Callback = Box::new(move |outcome| callback(checked(outcome, &node)));
-                let ready = shared.lock().pipeline.detach(id, callback);
-                if let Some((callback, outcome)) = ready {
-                    callback(outcome);
-                }
-            }
-            ReplyState::Failed(Some(error)) => callback(Err(error)),
-            ReplyState::Failed(None) | ReplyState::Done => {}
-        }
-    }
-}
-
-impl Future for Reply {
-    type Output = Outcome;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        match &mut self.0 {
-            ReplyState::Queued(shared, id) => {
-                let ready = shared.lock().pipeline.poll(*id, cx.waker());
-                let Some(outcome) = ready else { return Poll::Pending };
-                let outcome = checked(outcome, &shared.node);
-                self.0 = ReplyState::Done;
-                Poll::Ready(outcome)
-            }
-            ReplyState::Failed(error) => match error.take() {
-                Some(error) => Poll::Ready(Err(error)),
-                None => Poll::Pending,
-            },
-            // Polled after completion: there is nothing to come.
-            ReplyState::Done => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        if let ReplyState::Queued(shared, id) = &self.0 {
-            shared.lock().pipeline.abandon(*id);
-        }
-    }
-}
-
-impl fmt::Debug for Reply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            ReplyState::Queued(..) => "Reply(queued)",
-            ReplyState::Failed(_) => "Reply(failed)",
-            ReplyState::Done => "Reply(done)",
-        })
-    }
-}
-
-/// An error reply is an error.
-fn checked(outcome: Outcome, node: &Arc<str>) -> Outcome {
-    match outcome {
-        Ok(Value::Error(line)) => Err(Error::server(node, &line)),
-        outcome => outcome,
     }
 }
 

@@ -19,6 +19,7 @@ mod handshake;
 pub mod pipeline;
 pub mod pool;
 pub mod push;
+pub mod reply;
 mod socket;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -27,8 +28,9 @@ pub mod value;
 pub use classify::{ServerError, ServerErrorKind};
 pub use codec::Codec;
 pub use command::{Asking, Command, Encode};
-pub use connection::{Connection, Reply};
+pub use connection::Connection;
 pub use decode::{Decoder, Frame, Limits, ProtocolError, ProtocolErrorKind};
 pub use endpoint::{Address, Endpoint};
 pub use error::{Error, ErrorKind};
+pub use reply::Reply;
 pub use value::Value;

@@ -1,0 +1,111 @@
+//! The reply to come of a command on a shared connection.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::connection::Shared;
+use crate::error::{Error, ErrorKind};
+use crate::pipeline::{Callback, Outcome, SlotId};
+use crate::value::Value;
+
+/// The reply to come of a submitted command.
+///
+/// # Cancel safety
+///
+/// Dropping it abandons the reply. The command was sent or will be: dropping takes nothing back.
+#[must_use = "the outcome of a command is in its reply"]
+pub struct Reply(State);
+
+enum State {
+    Queued(Arc<Shared>, SlotId),
+    Failed(Option<Error>),
+    Done,
+}
+
+impl Reply {
+    /// The reply to the command that has this place.
+    pub(crate) const fn queued(shared: Arc<Shared>, id: SlotId) -> Self {
+        Self(State::Queued(shared, id))
+    }
+
+    /// A reply that is an error already, for a command that found nowhere to go.
+    #[must_use = "it is there to be awaited"]
+    pub const fn failed(error: Error) -> Self {
+        Self(State::Failed(Some(error)))
+    }
+
+    /// Whether the command was not even queued, because the connection is down or its queue full: waiting until it is
+    /// [`ready`](Connection::ready) may help.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(&self.0, State::Failed(Some(error)) if error.kind() == ErrorKind::NotSent)
+    }
+
+    /// Gives the outcome to a function instead, which runs on the connection's task (or right here, if the outcome is
+    /// known already): for `Drop`, which cannot wait.
+    pub fn detach(mut self, callback: impl FnOnce(Outcome) + Send + 'static) {
+        match std::mem::replace(&mut self.0, State::Done) {
+            State::Queued(shared, id) => {
+                let node = Arc::clone(&shared.node);
+                let callback: Callback = Box::new(move |outcome| callback(checked(outcome, &node)));
+                let ready = shared.lock().pipeline.detach(id, callback);
+                if let Some((callback, outcome)) = ready {
+                    callback(outcome);
+                }
+            }
+            State::Failed(Some(error)) => callback(Err(error)),
+            State::Failed(None) | State::Done => {}
+        }
+    }
+}
+
+impl Future for Reply {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut self.0 {
+            State::Queued(shared, id) => {
+                let ready = shared.lock().pipeline.poll(*id, cx.waker());
+                let Some(outcome) = ready else { return Poll::Pending };
+                let outcome = checked(outcome, &shared.node);
+                self.0 = State::Done;
+                Poll::Ready(outcome)
+            }
+            State::Failed(error) => match error.take() {
+                Some(error) => Poll::Ready(Err(error)),
+                None => Poll::Pending,
+            },
+            // Polled after completion: there is nothing to come.
+            State::Done => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let State::Queued(shared, id) = &self.0 {
+            shared.lock().pipeline.abandon(*id);
+        }
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            State::Queued(..) => "Reply(queued)",
+            State::Failed(_) => "Reply(failed)",
+            State::Done => "Reply(done)",
+        })
+    }
+}
+
+/// An error reply is an error.
+pub(crate) fn checked(outcome: Outcome, node: &Arc<str>) -> Outcome {
+    match outcome {
+        Ok(Value::Error(line)) => Err(Error::server(node, &line)),
+        outcome => outcome,
+    }
+}
