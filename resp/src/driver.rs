@@ -41,40 +41,46 @@ const READ_BUDGET: usize = 256 << 10;
 const READ_BLOCK: (usize, usize) = (2 << 10, 64 << 10);
 
 /// Runs the connection until its last handle is gone; starts on `established` if there is such a thing.
-pub(crate) async fn drive(shared: Arc<Shared>, established: Option<Established>) {
-    let _tenure = Tenure { shared: &shared, reopens: true };
-    let mut next = established;
-    let mut backoff = Backoff::new(&shared.node);
-    loop {
-        let established = match next.take() {
-            Some(established) => established,
-            None => match reconnect(&shared, &mut backoff).await {
-                Some(established) => {
-                    bring_up(&shared, &established);
-                    established
-                }
-                None => break,
-            },
-        };
-        shared.observe(Event::Up);
-        let mut driver = Driver::new(&shared, established);
-        let reason = driver.run().await;
-        if driver.served {
-            backoff.reset();
-        }
-        drop(driver);
-        bring_down(&shared, &reason, true, true);
-        if shared.is_closing() {
-            break;
+pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> impl Future<Output = ()> + Send {
+    // Not in the future itself: a runtime that is ending drops it before it was ever polled.
+    let tenure = Tenure { shared, reopens: true };
+    async move {
+        let shared = &tenure.shared;
+        let mut next = established;
+        let mut backoff = Backoff::new(&shared.node);
+        loop {
+            let established = match next.take() {
+                Some(established) => established,
+                None => match reconnect(shared, &mut backoff).await {
+                    Some(established) => {
+                        bring_up(shared, &established);
+                        established
+                    }
+                    None => break,
+                },
+            };
+            shared.observe(Event::Up);
+            let mut driver = Driver::new(shared, established);
+            let reason = driver.run().await;
+            if driver.served {
+                backoff.reset();
+            }
+            drop(driver);
+            bring_down(shared, &reason, true, true);
+            if shared.is_closing() {
+                break;
+            }
         }
     }
 }
 
 /// Runs a connection whose stream cannot be opened again.
-pub(crate) async fn drive_once(shared: Arc<Shared>, established: Established) {
-    let _tenure = Tenure { shared: &shared, reopens: false };
-    let reason = Driver::new(&shared, established).run().await;
-    bring_down(&shared, &reason, false, true);
+pub(crate) fn drive_once(shared: Arc<Shared>, established: Established) -> impl Future<Output = ()> + Send {
+    let tenure = Tenure { shared, reopens: false };
+    async move {
+        let reason = Driver::new(&tenure.shared, established).run().await;
+        bring_down(&tenure.shared, &reason, false, true);
+    }
 }
 
 /// Lets commands in.
@@ -94,11 +100,16 @@ fn bring_down(shared: &Shared, reason: &Error, reopens: bool, driven: bool) {
     let mut state = shared.lock();
     // In one step with the link: whoever sees that there is no driver may start one.
     state.driven = driven;
+    let was_up = matches!(state.link, Link::Up(_) | Link::Closing | Link::Aborted);
     state.bring_down(reason, reopens, &mut wakes);
     drop(state);
     wakes.fire();
     shared.changed.notify_waiters();
-    shared.observe(Event::Down);
+    // A driver that a dying runtime drops before it ever ran says nothing: whoever started it may hold the very lock
+    // that the observer wants.
+    if was_up {
+        shared.observe(Event::Down);
+    }
 }
 
 /// Tries until it succeeds or nobody wants the connection any more.
@@ -148,15 +159,15 @@ impl Backoff {
 }
 
 /// A driver's time in office. When its task is dropped with its runtime, nobody else would answer those who wait.
-struct Tenure<'a> {
-    shared: &'a Arc<Shared>,
+struct Tenure {
+    shared: Arc<Shared>,
     reopens: bool,
 }
 
-impl Drop for Tenure<'_> {
+impl Drop for Tenure {
     fn drop(&mut self) {
         let reason = Error::not_sent(&self.shared.node, "the runtime that drove the connection ended");
-        bring_down(self.shared, &reason, self.reopens, false);
+        bring_down(&self.shared, &reason, self.reopens, false);
     }
 }
 
