@@ -226,11 +226,13 @@ impl ErrorKind {
 }
 
 fn server_kind(error: &resp::Error) -> ErrorKind {
-    use resp::ServerErrorKind::{Denied, NoAuth, NoPerm, WrongPass, WrongType};
+    use resp::ServerErrorKind::{Denied, MasterDown, NoAuth, NoPerm, NoReplicas, ReadOnly, WrongPass, WrongType};
     match error.as_server().map(resp::ServerError::kind) {
         Some(WrongType) => ErrorKind::WrongType,
         // By class, not by code: inside a script a denial is an `ERR`.
         Some(NoAuth | WrongPass | NoPerm | Denied) => ErrorKind::Denied,
+        // A replica, or a master that may not write: another node, or this one later, may.
+        Some(ReadOnly | MasterDown | NoReplicas) => ErrorKind::Unavailable,
         _ if error.is_transient() => ErrorKind::Unavailable,
         _ => ErrorKind::Server,
     }

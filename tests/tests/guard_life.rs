@@ -256,13 +256,18 @@ fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     if let Ok(url) = std::env::var(URL) {
         runtime.block_on(async {
-            let locks = Locks::builder(url).lease(ms(500)).connect().await.unwrap();
+            let locks = Locks::builder(url).lease(ms(2_500)).connect().await.unwrap();
             let (renewed, fixed) = (locks.mutex("a"), locks.mutex("b"));
-            let (renewed, fixed) = (renewed.lock().await.unwrap(), fixed.lock().lease(ms(500)).await.unwrap());
-            // It is stopped somewhere in here, and goes on with the first look at the clock that shows it.
+            let (renewed, fixed) = (renewed.lock().await.unwrap(), fixed.lock().lease(ms(2_500)).await.unwrap());
+            // It is stopped somewhere from here on, and goes on with the first look at the clock that shows it.
             let mut last = Instant::now();
-            while last.elapsed() < ms(500) {
-                last = Instant::now();
+            let _ready = locks.mutex("ready").lock().lease(Duration::from_secs(60)).await.unwrap();
+            loop {
+                let now = Instant::now();
+                if now - last >= ms(1_000) {
+                    break;
+                }
+                last = now;
                 std::thread::sleep(ms(1));
             }
             assert!(!renewed.is_held() && !fixed.is_held());
@@ -281,7 +286,7 @@ fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
     let mut holder = Killed(holder);
     runtime.block_on(async {
         let mut raw = server.raw().await;
-        until("it holds both", async || raw.cmd(&["EXISTS", "a", "b"]).await.int() == 2).await;
+        until("it holds both", async || raw.cmd(&["EXISTS", "a", "b", "ready"]).await.int() == 3).await;
         process::freeze(holder.0.id());
         let next = locks(&server).await;
         let next = within("the end of its lease", next.mutex("a").lock().into_future()).await.unwrap();
