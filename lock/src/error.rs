@@ -117,6 +117,14 @@ impl Error {
         this
     }
 
+    /// The same, where an earlier attempt without an answer may have been done all the same.
+    #[must_use]
+    pub(crate) fn doubted(mut self) -> Self {
+        self.0.kind = ErrorKind::Unknown;
+        self.0.detail.push_str("; an earlier attempt may have been done");
+        self
+    }
+
     /// The same about `key` at `node`, unless the client named the node already.
     #[must_use]
     pub(crate) fn about(mut self, key: &str, node: &Arc<str>) -> Self {

@@ -158,7 +158,10 @@ impl Guard {
                 if let Some(unfinished) = pending.unfinished.take() {
                     hold.finish_later(&error, unfinished);
                 }
-                return Err(hold.error(Error::from_client(error)));
+                // That the second attempt was not sent says nothing of the first.
+                let may_have_run = repeated && !error.may_have_executed();
+                let error = Error::from_client(error);
+                return Err(hold.error(if may_have_run { error.doubted() } else { error }));
             }
         };
         pending.unfinished = None;
