@@ -97,6 +97,10 @@ impl Client {
             if submitted.reply.is_refused() {
                 drop(submitted);
                 self.await_node(&node, &journey).await?;
+                if !node.connection().is_up() {
+                    // An ASK that cannot be followed at once is not followed later: it has to be said anew.
+                    route = Route::Map;
+                }
                 continue;
             }
             match self.answer(submitted, call.key(), &node, &mut journey).await {
@@ -185,6 +189,10 @@ impl Client {
             if reply.is_refused() {
                 drop(reply);
                 self.await_node(&node, &journey).await?;
+                if !node.connection().is_up() {
+                    // An ASK that cannot be followed at once is not followed later: it has to be said anew.
+                    route = Route::Map;
+                }
                 continue;
             }
             match reply.await {

@@ -25,12 +25,18 @@ const REFRESH_PAUSE: Duration = Duration::from_millis(25);
 /// How often the map of a cluster is learned anew although nobody complains.
 const REFRESH_PERIOD: Duration = Duration::from_secs(60);
 
+/// How many nodes that are not in the map are kept.
+const MAX_GUESTS: usize = 8;
+
 /// What routes commands; shared by all clones of a client.
 pub(crate) struct Router {
     /// How to get at a server, but for its address.
     template: Endpoint,
     discovery: Discovery,
     map: RwLock<Arc<Map>>,
+    /// Nodes that an `ASK` named and the map does not have, the newest last. A new shard is in nobody's map before its
+    /// first slot has arrived; without these every command for it would open a connection (redis-rs issue 1025).
+    guests: Mutex<Vec<Arc<Node>>>,
     pub(crate) hub: Hub,
     /// For each slot the most replicas that its master was ever known to have.
     replicas: Mutex<Vec<usize>>,
@@ -61,6 +67,7 @@ impl Router {
             template,
             discovery,
             map: RwLock::new(Arc::new(Map { view: found.view.clone(), nodes: Vec::new() })),
+            guests: Mutex::default(),
             hub: Hub::new(found.sharded),
             replicas: Mutex::new(vec![0; usize::from(SLOTS)]),
             changed: Notify::new(),
@@ -105,8 +112,19 @@ impl Router {
 
     /// The node at `address`, known or new. A redirect may name one that the map does not have yet.
     pub(crate) fn node_at(&self, address: &NodeAddress) -> Arc<Node> {
-        let known = self.map().nodes.iter().find(|node| node.address == *address).cloned();
-        known.unwrap_or_else(|| self.new_node(address))
+        if let Some(node) = find(&self.map().nodes, address) {
+            return node;
+        }
+        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = find(&guests, address) {
+            return node;
+        }
+        let node = self.new_node(address);
+        if guests.len() == MAX_GUESTS {
+            guests.remove(0);
+        }
+        guests.push(Arc::clone(&node));
+        node
     }
 
     /// A node said that `slot` is at `address` now: puts that into the map at once, and has the rest looked at.
@@ -140,6 +158,9 @@ impl Router {
         self.closed.store(true, Ordering::Release);
         for node in &self.map().nodes {
             node.pool.close();
+        }
+        for guest in self.guests.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            guest.pool.close();
         }
         self.changed.notify_waiters();
     }
@@ -209,14 +230,17 @@ impl Router {
     fn swap_with(&self, endpoint: Option<&Endpoint>, change: impl FnOnce(&Map) -> Option<View>) {
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let Some(view) = change(&current) else { return };
-        let node = |address: &NodeAddress| match current.nodes.iter().find(|node| node.address == *address) {
-            Some(node) => Arc::clone(node),
+        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = |address: &NodeAddress| match find(&current.nodes, address).or_else(|| find(&guests, address)) {
+            Some(node) => node,
             None => match endpoint {
                 Some(endpoint) => self.node_through(address, endpoint),
                 None => self.new_node(address),
             },
         };
-        let nodes = view.shards().iter().map(|shard| node(&shard.master)).collect();
+        let nodes: Vec<_> = view.shards().iter().map(|shard| node(&shard.master)).collect();
+        guests.retain(|guest| find(&nodes, &guest.address).is_none());
+        drop(guests);
         self.expect_replicas(&view);
         let map = Arc::new(Map { view, nodes });
         *current = Arc::clone(&map);
@@ -268,6 +292,10 @@ impl Map {
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
     }
+}
+
+fn find(nodes: &[Arc<Node>], address: &NodeAddress) -> Option<Arc<Node>> {
+    nodes.iter().find(|node| node.address == *address).cloned()
 }
 
 /// Set while an attempt to learn the map is under way.
