@@ -250,7 +250,8 @@ fn redirect(message: &str, kind: impl FnOnce(u16, Option<String>, u16) -> Server
         let (slot, rest) = message.split_once(' ')?;
         let slot = slot.parse().ok().filter(|slot| *slot < 16384)?;
         let (host, port) = rest.split(' ').next()?.rsplit_once(':')?;
-        let port = port.parse().ok().filter(|port| *port != 0)?;
+        // Whoever has no name for the node may have no port either.
+        let port = port.parse().ok().filter(|port| *port != 0 || host == "?")?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         Some((slot, (!host.is_empty()).then(|| host.to_owned()), port))
     };
