@@ -144,8 +144,8 @@ pub(crate) struct Known(AtomicU64);
 
 impl Known {
     pub(crate) fn has(&self, script: Bit) -> bool {
-        // A script without a bit is tried by its SHA: right, but for a round trip on the first call.
-        script.0 == 0 || self.0.load(Ordering::Relaxed) & script.0 != 0
+        // Of a script without a bit nothing is known, ever: its source always goes along.
+        self.0.load(Ordering::Relaxed) & script.0 != 0
     }
 
     pub(crate) fn learn(&self, script: Bit) {
