@@ -18,7 +18,7 @@
 //! | [`storm`] | what the storms and their worker processes agree on |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
-//! | [`scripted`] | a server that does what a test tells it to, right or wrong |
+//! | [`scripted`], [`fake_cluster`] | a server, or a cluster, that does what a test tells it to, right or wrong |
 //! | [`wait`] | waiting with a bound and a reason |
 
 pub mod broken;
@@ -26,6 +26,7 @@ pub mod cancel;
 pub mod chance;
 pub mod checker;
 pub mod cluster;
+pub mod fake_cluster;
 pub mod history;
 pub mod ledger;
 pub mod observer;
@@ -43,6 +44,7 @@ pub mod storm;
 pub mod wait;
 
 pub use cluster::{Cluster, Failover};
+pub use fake_cluster::{Answer, Asked, FakeCluster};
 pub use ledger::Ledger;
 pub use proxy::{Accept, Cut, Fault, Proxy};
 pub use raw::{Raw, RawValue};

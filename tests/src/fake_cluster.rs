@@ -1,0 +1,145 @@
+//! A cluster that does what a test tells it to: scripted nodes that know each other.
+//!
+//! Handshakes and `CLUSTER SLOTS` are answered as real nodes would; the script answers everything else.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::scripted::{Peer, Scripted};
+
+/// Running nodes; they end when dropped.
+#[derive(Debug)]
+pub struct FakeCluster {
+    nodes: Vec<Scripted>,
+    shared: Arc<Shared>,
+}
+
+/// A request that the script is to answer.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// Which node was asked.
+    pub node: usize,
+    /// How many requests that node has been asked to answer before, on all its connections.
+    pub earlier: usize,
+    /// The request.
+    pub request: &'a [String],
+    /// Where the nodes listen.
+    pub ports: &'a [u16],
+}
+
+/// What a node does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Says this, line end included.
+    Say(String),
+    /// Says this and ends the connection.
+    SayAndEnd(String),
+    /// Says nothing.
+    Silence,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Known when all nodes listen.
+    ports: OnceLock<Vec<u16>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Ranges of slots, both ends included, and their nodes: what every node says.
+    owners: Vec<(u16, u16, usize)>,
+    /// What each node was asked, but for handshakes and maps.
+    asked: Vec<Vec<Vec<String>>>,
+}
+
+impl FakeCluster {
+    /// So many nodes with an equal share of the slots each.
+    ///
+    /// # Panics
+    ///
+    /// When a node cannot listen.
+    pub async fn start(nodes: usize, script: impl Fn(Asked<'_>) -> Answer + Send + Sync + 'static) -> Self {
+        let shared = Arc::new(Shared::default());
+        let share = 16_384 / u16::try_from(nodes).expect("few");
+        for node in 0..nodes {
+            let number = u16::try_from(node).expect("few");
+            let last = if node + 1 == nodes { 16_383 } else { (number + 1) * share - 1 };
+            shared.lock().owners.push((number * share, last, node));
+            shared.lock().asked.push(Vec::new());
+        }
+        let script = Arc::new(script);
+        let mut listening = Vec::new();
+        for node in 0..nodes {
+            let (script, shared) = (Arc::clone(&script), Arc::clone(&shared));
+            let serve = move |peer| serve(peer, node, Arc::clone(&shared), Arc::clone(&script));
+            listening.push(Scripted::start(serve).await);
+        }
+        shared.ports.set(listening.iter().map(|node| node.addr().port()).collect()).expect("set once");
+        Self { nodes: listening, shared }
+    }
+
+    /// `redis-cluster://127.0.0.1:40001`, with the first node only.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis-cluster://{}", self.nodes[0].addr())
+    }
+
+    /// How many connections a node has accepted.
+    #[must_use]
+    pub fn accepted(&self, node: usize) -> u64 {
+        self.nodes[node].accepted()
+    }
+
+    /// From now on all slots are this node's, in what `CLUSTER SLOTS` says.
+    pub fn give_all_to(&self, node: usize) {
+        self.shared.lock().owners = vec![(0, 16_383, node)];
+    }
+
+    /// What a node was asked so far, but for handshakes and maps.
+    #[must_use]
+    pub fn asked(&self, node: usize) -> Vec<Vec<String>> {
+        self.shared.lock().asked[node].clone()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ports(&self) -> &[u16] {
+        self.ports.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn slots(&self) -> String {
+        let state = self.lock();
+        let mut reply = format!("*{}\r\n", state.owners.len());
+        for (first, last, node) in &state.owners {
+            let port = self.ports()[*node];
+            reply += &format!("*3\r\n:{first}\r\n:{last}\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\n{node}\r\n");
+        }
+        reply
+    }
+}
+
+async fn serve(mut peer: Peer, node: usize, shared: Arc<Shared>, script: Arc<impl Fn(Asked<'_>) -> Answer>) {
+    while let Some(request) = peer.greet().await {
+        if request[0] == "CLUSTER" {
+            peer.say(shared.slots()).await;
+            continue;
+        }
+        let earlier = {
+            let asked = &mut shared.lock().asked[node];
+            asked.push(request.clone());
+            asked.len() - 1
+        };
+        match script(Asked { node, earlier, request: &request, ports: shared.ports() }) {
+            Answer::Say(reply) => peer.say(reply).await,
+            Answer::SayAndEnd(reply) => {
+                peer.say(reply).await;
+                return peer.hang_up().await;
+            }
+            Answer::Silence => {}
+        }
+    }
+}
