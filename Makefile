@@ -7,11 +7,14 @@ SECONDS = 60
 ROUNDS = 10
 # Handed on to the program behind a target, as in `make bench ARGS=--quick`.
 ARGS =
+# Programs of several versions, for `make test-matrix`.
+SERVERS =
 
-.PHONY: help demo test test-long bench fuzz
+.PHONY: help demo demo-cluster test test-long test-matrix bench fuzz
 
 help:
 	@echo 'make demo       four processes fight over three locks; one is killed, one frozen (20 s)'
+	@echo 'make demo-cluster  the same on a cluster, with a master killed and a slot moved (25 s)'
 	@echo 'make test       every test, against real servers'
 	@echo 'make test-long  the same, ten times, with more random cases'
 	@echo 'make bench      side by side with other clients       ARGS=--quick for a short run'
@@ -24,6 +27,10 @@ help:
 demo:
 	@test -n "$$LEASEHOLD_URL" || .ci/install server
 	@$(CARGO) run --quiet --release --package leasehold-testkit --bin demo -- $(ARGS)
+
+demo-cluster:
+	@.ci/install server
+	@$(CARGO) run --quiet --release --package leasehold-testkit --bin demo -- --cluster $(ARGS)
 
 test:
 	@.ci/install server

@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc;
 
 use crate::event::Event;
-use crate::{URL_VARIABLE, WORKERS};
+use crate::{Mode, URL_VARIABLE, WORKERS};
 
 /// How long the workers may take to end their critical sections when told to stop.
 const STOP: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ struct Worker {
 
 impl Fleet {
     /// Starts the workers, which begin at once.
-    pub(crate) fn start(url: &str, directory: &Path, namespace: &str, without_locks: bool) -> io::Result<Self> {
+    pub(crate) fn start(url: &str, directory: &Path, namespace: &str, mode: Mode) -> io::Result<Self> {
         let program = std::env::current_exe()?;
         // Bounded: if the orchestrator falls behind, the pipes fill and the workers wait for it.
         let (tell, heard) = mpsc::channel(4096);
@@ -53,7 +53,7 @@ impl Fleet {
         for worker in 0..WORKERS {
             let mut child = Command::new(&program)
                 .args([OsStr::new(crate::WORKER), directory.as_os_str(), OsStr::new(namespace)])
-                .args(without_locks.then_some(crate::WITHOUT_LOCKS))
+                .args(mode.option())
                 .env(URL_VARIABLE, url)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())

@@ -134,13 +134,11 @@ impl Screen {
     }
 }
 
-/// The closing table. `commands` are those that the server got during the run.
-pub(crate) fn table(summary: &Summary, commands: u64) {
+/// The closing table. `commands` are those that the server got during the run, if they were counted.
+pub(crate) fn table(summary: &Summary, commands: Option<u64>) {
     let mut rows = vec![("updates in the ledgers", grouped(summary.updates)), ("lost updates", grouped(summary.lost))];
     // Without locks there is nothing to hand over.
-    if commands > 0 && summary.handoffs > 0 {
-        // In hundredths, to stay with whole numbers.
-        let each = commands * 100 / summary.handoffs;
+    if summary.handoffs > 0 {
         rows.extend([
             ("stale writes refused by the ledger", grouped(summary.refused)),
             ("take-overs after a lease ran out", grouped(summary.takeovers)),
@@ -150,8 +148,12 @@ pub(crate) fn table(summary: &Summary, commands: u64) {
             ("hand-off, p99", span(summary.p99)),
             ("hand-offs to another process", grouped(summary.crossings)),
             ("hand-off to another process, p50", span(summary.crossing_p50)),
-            ("server commands per hand-off", format!("{}.{:02}", each / 100, each % 100)),
         ]);
+        if let Some(commands) = commands {
+            // In hundredths, to stay with whole numbers.
+            let each = commands * 100 / summary.handoffs;
+            rows.push(("server commands per hand-off", format!("{}.{:02}", each / 100, each % 100)));
+        }
     }
     let table: String = rows.iter().map(|(name, value)| format!("{name:<36} {value:>12}\n")).collect();
     print(&format!("\n{table}"));
@@ -170,7 +172,7 @@ pub(crate) fn span(micros: u64) -> String {
 }
 
 /// Digits in groups of three.
-fn grouped(n: u64) -> String {
+pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {

@@ -1,46 +1,66 @@
-//! The server that the demo runs against, and what it counts itself.
+//! The servers that the demo runs against, and what they count themselves.
 
 use std::panic;
+use std::rc::Rc;
 
 use leasehold_resp::{Command, Connection, Endpoint};
-use leasehold_testkit::server::Server;
+use leasehold_testkit::{Cluster, Server};
 
-use crate::Failure;
+use crate::{Failure, Mode};
 
 /// What a client sends by itself. The counters of the server make no difference between these and what scripts call,
 /// so the commands that only the scripts use are left out by name.
 const SENT: [&str; 8] = ["evalsha", "eval", "subscribe", "unsubscribe", "ssubscribe", "sunsubscribe", "ping", "hello"];
 
-/// A server, private or the user's.
+/// A server, private or the user's, or a cluster.
 pub(crate) struct Target {
     pub(crate) url: String,
+    /// To the server, or to one of the cluster's.
     connection: Connection,
-    /// Stopped when dropped.
-    _private: Option<Server>,
+    pub(crate) private: Private,
+}
+
+/// What was started for the demo, and stops when dropped.
+pub(crate) enum Private {
+    /// The user has a server.
+    None,
+    #[expect(dead_code, reason = "kept for its end")]
+    Server(Server),
+    /// Shared with what is done to it while the demo goes on.
+    Cluster(Rc<Cluster>),
 }
 
 impl Target {
-    /// The server at `LEASEHOLD_URL`, or else one of our own.
-    pub(crate) async fn find() -> Result<Self, Failure> {
-        let (url, private) = match std::env::var("LEASEHOLD_URL") {
-            Ok(url) if !url.is_empty() => (url, None),
+    /// The server at `LEASEHOLD_URL`, or else one of our own; a cluster is always our own, for its nodes are killed.
+    pub(crate) async fn find(mode: Mode) -> Result<Self, Failure> {
+        let (url, member, private) = match std::env::var("LEASEHOLD_URL") {
+            _ if mode == Mode::Cluster => {
+                let cluster = quietly(Cluster::start()).await?;
+                let member = cluster.node(0).url();
+                (cluster.url(), member, Private::Cluster(Rc::new(cluster)))
+            }
+            Ok(url) if !url.is_empty() => (url.clone(), url, Private::None),
             _ => {
-                let server = private().await?;
-                (server.url(), Some(server))
+                let server = quietly(Server::start()).await?;
+                (server.url(), server.url(), Private::Server(server))
             }
         };
-        let connection = Connection::connect(Endpoint::parse(&url)?).await?;
-        Ok(Self { url, connection, _private: private })
+        let connection = Connection::connect(Endpoint::parse(&member)?).await?;
+        Ok(Self { url, connection, private })
     }
 
     /// Name and version.
     pub(crate) async fn describe(&self) -> Result<String, Failure> {
         let info = self.info("server").await?;
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        Ok(match (field("valkey_version"), field("redis_version")) {
+        let server = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => format!("valkey {version}"),
             (None, Some(version)) => format!("redis {version}"),
             (None, None) => "a server of unknown version".to_owned(),
+        };
+        Ok(match &self.private {
+            Private::Cluster(cluster) => format!("a cluster of {} masters, {server}", cluster.masters()),
+            Private::None | Private::Server(_) => server,
         })
     }
 
@@ -60,12 +80,12 @@ impl Target {
     }
 }
 
-/// Starts a server of our own. The test kit panics when it cannot, as a test should; here that is an ordinary failure,
-/// to be told in one line.
-async fn private() -> Result<Server, Failure> {
+/// Waits for what the test kit starts. It panics when it cannot, as a test should; here that is an ordinary failure, to be
+/// told in one line.
+async fn quietly<T: 'static>(start: impl Future<Output = T> + 'static) -> Result<T, Failure> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let started = tokio::task::spawn_blocking(|| Server::builder().start_blocking()).await;
+    let started = tokio::task::spawn_local(start).await;
     panic::set_hook(hook);
     started.map_err(|error| {
         let message = error.try_into_panic().ok().and_then(|panic| panic.downcast::<String>().ok());

@@ -9,9 +9,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::event::{Event, micros};
 use crate::fleet::{Fleet, State};
 use crate::screen::{self, Screen, span};
-use crate::server::Target;
+use crate::server::{Private, Target};
 use crate::stats::Stats;
-use crate::{Failure, LEASE, LOCKS, WORKERS};
+use crate::{Failure, LEASE, LOCKS, Mode, WORKERS, cluster};
 
 /// How long the processes fight before, between and after the two faults.
 const SCENE: Duration = Duration::from_secs(5);
@@ -38,10 +38,10 @@ pub(crate) enum Ending {
 }
 
 /// The run, as far as it has come.
-struct Stage {
+pub(crate) struct Stage {
     fleet: Fleet,
-    stats: Stats,
-    screen: Screen,
+    pub(crate) stats: Stats,
+    pub(crate) screen: Screen,
     interrupt: Signal,
     terminate: Signal,
     /// The first thing that went wrong in a worker, to be told once.
@@ -49,7 +49,7 @@ struct Stage {
 }
 
 /// Why the run stops early.
-enum Stop {
+pub(crate) enum Stop {
     Interrupted,
     Failed(Failure),
 }
@@ -69,30 +69,41 @@ struct Hold {
 }
 
 /// Runs the demo. Whatever way it ends, processes, server and files are gone when it returns.
-pub(crate) async fn perform(without_locks: bool) -> Result<Ending, Failure> {
-    let target = Target::find().await?;
+pub(crate) async fn perform(mode: Mode) -> Result<Ending, Failure> {
+    let target = Target::find(mode).await?;
     let directory = Scratch::new();
     // The user's server may have seen earlier runs, whose locks may still be held for a lease.
-    let namespace = format!("leasehold-demo-{}-{}", std::process::id(), micros());
+    let mut namespace = format!("leasehold-demo-{}-{}", std::process::id(), micros());
+    if let Private::Cluster(cluster) = &target.private {
+        namespace = cluster::spread(cluster, &namespace).await?;
+    }
     let screen = Screen::new(&target.describe().await?);
     let before = target.commands().await?;
 
     let mut stage = Stage {
-        fleet: Fleet::start(&target.url, directory.path(), &namespace, without_locks)?,
+        fleet: Fleet::start(&target.url, directory.path(), &namespace, mode)?,
         stats: Stats::new(),
         screen,
         interrupt: signal(SignalKind::interrupt())?,
         terminate: signal(SignalKind::terminate())?,
         trouble: None,
     };
-    let played = if without_locks { stage.play_without_locks().await } else { stage.play().await };
+    let played = match (mode, &target.private) {
+        (Mode::WithoutLocks, _) => stage.play_without_locks().await,
+        (_, Private::Cluster(cluster)) => stage.play_cluster(cluster, &namespace).await,
+        (_, Private::None | Private::Server(_)) => stage.play().await,
+    };
     stage.fleet.end().await;
     match played {
         Ok(()) => {}
         Err(Stop::Interrupted) => return Ok(Ending::Interrupted),
         Err(Stop::Failed(failure)) => return Err(failure),
     }
-    let commands = target.commands().await? - before;
+    let commands = match &target.private {
+        // Of many servers, and one that was restarted has forgotten its count.
+        Private::Cluster(_) => None,
+        Private::None | Private::Server(_) => Some(target.commands().await? - before),
+    };
 
     let ledgers = LOCKS.map(|name| Ledger::open(directory.join(name)));
     let summary = stage.stats.summary(&ledgers);
@@ -117,7 +128,7 @@ impl Stage {
         self.finish().await
     }
 
-    async fn kill_a_holder(&mut self) -> Result<(), Stop> {
+    pub(crate) async fn kill_a_holder(&mut self) -> Result<(), Stop> {
         let hold = self.lingering(KILLED).await?;
         let killed = micros();
         self.fleet.kill(KILLED)?;
@@ -132,7 +143,7 @@ impl Stage {
         Ok(())
     }
 
-    async fn freeze_a_holder(&mut self) -> Result<(), Stop> {
+    pub(crate) async fn freeze_a_holder(&mut self) -> Result<(), Stop> {
         let hold = self.lingering(FROZEN).await?;
         let frozen = micros();
         self.fleet.freeze(FROZEN)?;
@@ -208,7 +219,7 @@ impl Stage {
     }
 
     /// Lets them fight for `time`.
-    async fn fight(&mut self, time: Duration) -> Result<(), Stop> {
+    pub(crate) async fn fight(&mut self, time: Duration) -> Result<(), Stop> {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.step(end).await?;
@@ -217,7 +228,7 @@ impl Stage {
     }
 
     /// Lets them fight until `wanted` finds in an event what it looks for.
-    async fn until<T>(&mut self, what: &str, wanted: impl Fn(usize, &Event) -> Option<T>) -> Result<T, Stop> {
+    pub(crate) async fn until<T>(&mut self, what: &str, wanted: impl Fn(usize, &Event) -> Option<T>) -> Result<T, Stop> {
         let limit = Instant::now() + LIMIT;
         while Instant::now() < limit {
             if let Some((worker, event)) = self.step(limit).await?
@@ -231,7 +242,7 @@ impl Stage {
     }
 
     /// Takes in one event, if one comes soon, and shows how things are.
-    async fn step(&mut self, end: Instant) -> Result<Option<(usize, Event)>, Stop> {
+    pub(crate) async fn step(&mut self, end: Instant) -> Result<Option<(usize, Event)>, Stop> {
         self.screen.show(&mut self.stats, self.fleet.states());
         let soon = end.min(Instant::now() + Duration::from_millis(50));
         tokio::select! {
@@ -254,7 +265,7 @@ impl Stage {
     }
 
     /// Stops the workers and takes in the last of what they say, up to the end of their outputs.
-    async fn finish(&mut self) -> Result<(), Stop> {
+    pub(crate) async fn finish(&mut self) -> Result<(), Stop> {
         self.fleet.stop().await;
         let last = async {
             while let Some(heard) = self.fleet.next().await {

@@ -16,7 +16,7 @@ use leasehold_testkit::ledger::Ledger;
 use tokio::sync::watch;
 
 use crate::event::{Event, micros};
-use crate::{LEASE, LOCKS, TASKS};
+use crate::{LEASE, LOCKS, Mode, TASKS};
 
 /// How long a critical section takes between its read and its write. Without a lock, this is where updates get lost.
 const WORK: Duration = Duration::from_millis(1);
@@ -29,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the tasks of a process share.
 struct Worker {
+    mode: Mode,
     /// Absent when the demo is to show what happens without locks.
     locks: Option<Locks>,
     ledgers: Vec<Ledger>,
@@ -38,28 +39,27 @@ struct Worker {
 }
 
 /// Runs a worker with the arguments that [`Fleet`](crate::fleet::Fleet) gave it.
-pub(crate) fn main(directory: &str, namespace: &str, without_locks: bool) -> ExitCode {
+pub(crate) fn main(directory: &str, namespace: &str, mode: Mode) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return give_up(&error),
     };
-    match runtime.block_on(run(directory, namespace, without_locks)) {
+    match runtime.block_on(run(directory, namespace, mode)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => give_up(&*error),
     }
 }
 
-async fn run(directory: &str, namespace: &str, without_locks: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn run(directory: &str, namespace: &str, mode: Mode) -> Result<(), Box<dyn Error + Send + Sync>> {
     // Not an argument: a URL may hold a password, and arguments are there for everyone to see.
     let url = std::env::var(crate::URL_VARIABLE)?;
-    let locks = if without_locks {
-        None
-    } else {
-        Some(Locks::builder(&url).namespace(namespace).lease(LEASE).connect().await?)
+    let locks = match mode {
+        Mode::WithoutLocks => None,
+        Mode::Server | Mode::Cluster => Some(Locks::builder(&url).namespace(namespace).lease(LEASE).connect().await?),
     };
     let (stopper, stop) = watch::channel(false);
     let ledgers = LOCKS.iter().map(|name| Ledger::open(Path::new(directory).join(name))).collect();
-    let worker = Arc::new(Worker { locks, ledgers, linger: AtomicBool::new(false), stop });
+    let worker = Arc::new(Worker { mode, locks, ledgers, linger: AtomicBool::new(false), stop });
 
     // A thread of its own, for there is no way to take back a read of standard input.
     let (listener, files) = (Arc::clone(&worker), PathBuf::from(directory));
@@ -113,7 +113,18 @@ impl Worker {
         say(&Event::Holding { lock, task, token, at, waited: at.saturating_sub(asked) });
 
         let ledger = &self.ledgers[lock];
-        let value = ledger.read();
+        let refused = || Event::Refused { lock, task, token, held: guard.as_ref().is_some_and(Guard::is_held) };
+        let value = match self.mode {
+            // One server that lives does not grant a lock twice: what is read stays so as long as the guard is held.
+            Mode::Server | Mode::WithoutLocks => Ok(ledger.read()),
+            // A failover may forget a grant, and then two hold the lock. The older one must not write between the read and
+            // the write of the newer one, so the storage hears of the token when it is read.
+            Mode::Cluster => ledger.begin(token),
+        };
+        let Ok(value) = value else {
+            say(&refused());
+            return Ok(());
+        };
         match &guard {
             Some(guard) if self.linger.swap(false, Ordering::Relaxed) => {
                 say(&Event::Lingering { lock, task, token });
@@ -123,7 +134,7 @@ impl Worker {
         }
         say(&match ledger.write(token, value + 1) {
             Ok(()) => Event::Releasing { lock, task, token, at: micros() },
-            Err(_) => Event::Refused { lock, task, token, held: guard.as_ref().is_some_and(Guard::is_held) },
+            Err(_) => refused(),
         });
         if let Some(guard) = guard {
             guard.release().await?;

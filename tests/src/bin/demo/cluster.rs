@@ -1,0 +1,130 @@
+//! What happens to the cluster: a slot moves while its lock is fought over, and a master dies and comes back.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::slot::slot;
+use leasehold_testkit::Cluster;
+
+use crate::event::{Event, micros};
+use crate::screen::{grouped, span};
+use crate::stage::{Stage, Stop};
+use crate::{Failure, LOCKS};
+
+/// How long the processes fight between two things that happen.
+const SCENE: Duration = Duration::from_millis(2500);
+
+/// No failover is faster: before a master may be replaced, the others must have missed it for the node timeout of the test
+/// kit's clusters, a second. What is granted earlier was granted by the master that was killed.
+const NO_FAILOVER_YET: Duration = Duration::from_millis(500);
+
+/// The lock whose slot moves, and the lock whose master dies. Lock `n` is at master `n` in the beginning.
+const MOVED: usize = 1;
+const ORPHANED: usize = 0;
+
+/// `prefix` with a number behind it, such that every lock is at a master of its own.
+pub(crate) async fn spread(cluster: &Cluster, prefix: &str) -> Result<String, Failure> {
+    let view = cluster.view(0).await.ok_or("the cluster does not answer")?;
+    let at_home = |namespace: &str, lock: usize| {
+        let slot = slot(key(namespace, lock).as_bytes());
+        view.iter().any(|member| member.port == cluster.node(lock).port() && member.serves(slot))
+    };
+    let mut names = (0..).map(|n| format!("{prefix}-{n}"));
+    let spread = names.find(|namespace| (0..LOCKS.len()).all(|lock| at_home(namespace, lock)));
+    Ok(spread.expect("numbers do not run out"))
+}
+
+fn key(namespace: &str, lock: usize) -> String {
+    format!("{namespace}:{}", LOCKS[lock])
+}
+
+impl Stage {
+    /// The faults of the workers and, between them, those of the cluster.
+    pub(crate) async fn play_cluster(&mut self, cluster: &Rc<Cluster>, namespace: &str) -> Result<(), Stop> {
+        let places: Vec<_> =
+            (0..LOCKS.len()).map(|lock| format!("{:?} at {}", LOCKS[lock], cluster.addr(lock))).collect();
+        self.screen.note(&format!("a lock on each master: {}", places.join(", ")));
+        self.screen.note("no replica is waited for, so a failover may forget grants: the ledgers check the tokens of");
+        self.screen.note("readers as well as of writers, and refuse those that are not the newest");
+        self.fight(SCENE).await?;
+        self.kill_a_holder().await?;
+        self.fight(SCENE).await?;
+        self.move_a_slot(cluster, namespace).await?;
+        self.fight(SCENE).await?;
+        self.kill_a_master(cluster).await?;
+        self.freeze_a_holder().await?;
+        self.fight(SCENE).await?;
+        self.finish().await
+    }
+
+    /// Moves the slot of a lock to another master, step by step, while the lock is in use.
+    async fn move_a_slot(&mut self, cluster: &Rc<Cluster>, namespace: &str) -> Result<(), Stop> {
+        let (slot, target) = (slot(key(namespace, MOVED).as_bytes()), (MOVED + 1) % cluster.masters());
+        let before = self.stats.holds_of(MOVED);
+        self.screen.note(&format!("slot {slot} of {:?} begins to move to {}", LOCKS[MOVED], cluster.addr(target)));
+        let begun = Rc::clone(cluster);
+        self.meanwhile(async move { begun.migration(slot, target).await.begin().await }).await?;
+        self.fight(Duration::from_secs(1)).await?;
+        let moving = Rc::clone(cluster);
+        self.meanwhile(async move {
+            let migration = moving.migration(slot, target).await;
+            migration.move_all_keys().await;
+            migration.finish().await;
+            migration.tell_everybody().await;
+        })
+        .await?;
+        self.screen.note(&format!(
+            "it has moved; meanwhile {:?} changed hands {} times",
+            LOCKS[MOVED],
+            grouped(self.stats.holds_of(MOVED) - before)
+        ));
+        Ok(())
+    }
+
+    /// Kills the master of a lock, waits for its replica to go on, and starts the master again.
+    async fn kill_a_master(&mut self, cluster: &Rc<Cluster>) -> Result<(), Stop> {
+        let others = |stage: &Self| -> u64 {
+            (0..LOCKS.len()).filter(|lock| *lock != ORPHANED).map(|lock| stage.stats.holds_of(lock)).sum()
+        };
+        let (killed, before) = (micros(), others(self));
+        cluster.kill(ORPHANED);
+        self.screen.note(&format!("the master of {:?} killed (SIGKILL): {}", LOCKS[ORPHANED], cluster.addr(ORPHANED)));
+        let from = killed + u64::try_from(NO_FAILOVER_YET.as_micros())?;
+        let (heir, at) = self
+            .until("the failover", |worker, event| match *event {
+                Event::Holding { lock: ORPHANED, at, .. } if at > from => Some((worker, at)),
+                _ => None,
+            })
+            .await?;
+        self.screen.note(&format!(
+            "its replica took over: process {} got {:?} after {}; meanwhile the other locks changed hands {} times",
+            heir + 1,
+            LOCKS[ORPHANED],
+            span(at.saturating_sub(killed)),
+            grouped(others(self) - before)
+        ));
+        self.fight(SCENE).await?;
+
+        let begin = Instant::now();
+        let restarted = Rc::clone(cluster);
+        self.meanwhile(async move {
+            restarted.restart(ORPHANED).await;
+            restarted.wait_until_ok().await;
+        })
+        .await?;
+        self.screen.note(&format!(
+            "the killed master started again: a replica of the new one after {}",
+            span(u64::try_from(begin.elapsed().as_micros())?)
+        ));
+        Ok(())
+    }
+
+    /// Lets them fight until `job` is done.
+    async fn meanwhile(&mut self, job: impl Future<Output = ()> + 'static) -> Result<(), Stop> {
+        let job = tokio::task::spawn_local(job);
+        while !job.is_finished() {
+            self.step(Instant::now() + Duration::from_millis(20)).await?;
+        }
+        Ok(job.await?)
+    }
+}
