@@ -68,7 +68,8 @@ async fn every_type_a_server_can_send_is_understood() {
         let mut ask = async |kind: &str| wire.ask(Command::new("DEBUG").arg("PROTOCOL").arg(kind)).await;
         assert_eq!(ask("string").await, Frame::Reply(bulk(b"Hello World")));
         assert_eq!(ask("integer").await, Frame::Reply(int(12345)));
-        assert_eq!(shown(&ask("double").await), "3.141");
+        let double = shown(&ask("double").await);
+        assert!(["3.141", "3.14159265359"].contains(&double.as_str()), "{double}: the latter is what Redis 6.2 has");
         assert_eq!(ask("null").await, Frame::Reply(Value::Null));
         assert_eq!(ask("true").await, Frame::Reply(Value::Boolean(true)));
         assert_eq!(ask("false").await, Frame::Reply(Value::Boolean(false)));

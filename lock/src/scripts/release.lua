@@ -12,11 +12,14 @@
 --
 -- The message goes out through pcall: a refused one (an ACL without the channel) must not hide that the hold is
 -- gone. Waiters who miss it look again when the lease would have ended.
+--
+-- So does EXISTS: a source of a migrating slot answers for a key that is gone, as this one is when its last hold is, that
+-- it is not local, and that error would hide it too.
 
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-if redis.call('EXISTS', KEYS[1]) == 1 then
+if redis.pcall('EXISTS', KEYS[1]) == 1 then
   return 1
 end
 local heard = redis.pcall(ARGV[3], ARGV[2], '0')

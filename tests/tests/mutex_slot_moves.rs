@@ -1,0 +1,39 @@
+//! A lock whose slot is moved to another master while it is in use.
+
+mod lock_support;
+
+use leasehold::{Locks, Release};
+use leasehold_testkit::Cluster;
+use lock_support::within;
+
+/// The pain: at the source of a migrating slot a key that is gone is "not local", also within the script that has just
+/// removed it, and at the target two keys that do not exist yet cannot be used together.
+#[tokio::test]
+async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
+    let cluster = Cluster::builder().masters(2).replicas(0).start().await;
+    let (ours, theirs) = (Locks::connect(cluster.url()).await.unwrap(), Locks::connect(cluster.url()).await.unwrap());
+    let name = cluster.key_at(0, "order:").await;
+    let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
+
+    let first = within("a free lock", ours.mutex(&name).lock().into_future()).await.unwrap();
+    migration.begin().await;
+    let waiter = tokio::spawn({
+        let mutex = theirs.mutex(&name);
+        async move { mutex.lock().await }
+    });
+    within("the waiter listens", async {
+        while cluster.raw(0).await.cmd(&["INFO", "commandstats"]).await.str().matches("subscribe:calls=").count() == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(within("a release at the source", first.release()).await.unwrap(), Release::Released);
+    // Sooner than the lease of half a minute ends: woken by the release.
+    let second = within("a hand-off while the slot moves", waiter).await.unwrap().unwrap();
+    assert_eq!(within("a release at the target", second.release()).await.unwrap(), Release::Released);
+    let third = within("another one", ours.mutex(&name).lock().into_future()).await.unwrap();
+    migration.move_all_keys().await;
+    migration.finish().await;
+    assert_eq!(within("a release after the move", third.release()).await.unwrap(), Release::Released);
+    within("a lock after the move", theirs.mutex(&name).lock().into_future()).await.unwrap();
+}
