@@ -345,7 +345,8 @@ impl Job {
 
     /// Whether a release that failed like this may succeed later.
     pub(crate) fn is_worth_it(error: &resp::Error) -> bool {
-        error.is_transient() || error.is_closed() || error.kind() == resp::ErrorKind::Protocol || is_noscript(error)
+        let elsewhere = is_noscript(error) || is_redirect(error);
+        error.is_transient() || error.is_closed() || error.kind() == resp::ErrorKind::Protocol || elsewhere
     }
 }
 

@@ -35,5 +35,6 @@ async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
     migration.move_all_keys().await;
     migration.finish().await;
     assert_eq!(within("a release after the move", third.release()).await.unwrap(), Release::Released);
-    within("a lock after the move", theirs.mutex(&name).lock().into_future()).await.unwrap();
+    let fourth = within("a lock after the move", theirs.mutex(&name).lock().into_future()).await.unwrap();
+    assert!(fourth.is_held());
 }
