@@ -38,7 +38,7 @@ impl Reply {
     }
 
     /// Whether the command was not even queued, because the connection is down or its queue full: waiting until it is
-    /// [`ready`](Connection::ready) may help.
+    /// [`ready`](crate::Connection::ready) may help.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(&self.0, State::Failed(Some(error)) if error.kind() == ErrorKind::NotSent)

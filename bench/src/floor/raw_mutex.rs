@@ -48,7 +48,8 @@ impl PairClient for RawMutex {
         let args = [hold, LEASE_MS.as_bytes(), KEEP_MS.as_bytes()];
         let token = self.raw.evalsha(ACQUIRE.sha.as_bytes(), &keys, &args).await;
         assert!(token[0] == b':' && number(&token[1..token.len() - 2]) > 0, "{}", String::from_utf8_lossy(token));
-        let released = self.raw.evalsha(RELEASE.sha.as_bytes(), &[key], &[hold, self.channel.as_bytes(), b"PUBLISH"]).await;
+        let released =
+            self.raw.evalsha(RELEASE.sha.as_bytes(), &[key], &[hold, self.channel.as_bytes(), b"PUBLISH"]).await;
         assert_eq!(released, b":1\r\n", "{}", String::from_utf8_lossy(released));
     }
 }

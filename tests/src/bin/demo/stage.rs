@@ -228,7 +228,11 @@ impl Stage {
     }
 
     /// Lets them fight until `wanted` finds in an event what it looks for.
-    pub(crate) async fn until<T>(&mut self, what: &str, wanted: impl Fn(usize, &Event) -> Option<T>) -> Result<T, Stop> {
+    pub(crate) async fn until<T>(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(usize, &Event) -> Option<T>,
+    ) -> Result<T, Stop> {
         let limit = Instant::now() + LIMIT;
         while Instant::now() < limit {
             if let Some((worker, event)) = self.step(limit).await?
