@@ -38,8 +38,8 @@ pub(crate) struct Router {
     /// first slot has arrived; without these every command for it would open a connection (redis-rs issue 1025).
     guests: Mutex<Vec<Arc<Node>>>,
     pub(crate) hub: Hub,
-    /// For each slot the most replicas that its master was ever known to have.
-    replicas: Mutex<Vec<usize>>,
+    /// For each slot the most replicas that its master was ever known to have; a single entry where there are no slots.
+    replicas: Mutex<Vec<u16>>,
     /// Told when the map changes, a node comes up, or the client is closed.
     pub(crate) changed: Notify,
     /// Counts the first two.
@@ -69,7 +69,7 @@ impl Router {
             map: RwLock::new(Arc::new(Map { view: found.view.clone(), nodes: Vec::new() })),
             guests: Mutex::default(),
             hub: Hub::new(found.sharded),
-            replicas: Mutex::new(vec![0; usize::from(SLOTS)]),
+            replicas: Mutex::new(vec![0; if found.view.is_single() { 1 } else { usize::from(SLOTS) }]),
             changed: Notify::new(),
             changes: AtomicU64::new(0),
             refreshing: AtomicBool::new(false),
@@ -208,7 +208,8 @@ impl Router {
     /// at the moment do not count: after a failover the promoted replica has fewer, and those are not enough.
     pub(crate) fn expected_replicas(&self, key: &[u8]) -> usize {
         let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        replicas.get(usize::from(slot(key))).copied().unwrap_or(0)
+        let index = if replicas.len() == 1 { 0 } else { usize::from(slot(key)) };
+        replicas.get(index).copied().unwrap_or(0).into()
     }
 
     /// Remembers how many replicas `view` knows of.
@@ -216,7 +217,7 @@ impl Router {
         let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         for (slot, most) in (0..SLOTS).zip(replicas.iter_mut()) {
             if let Some(shard) = view.owner(slot).and_then(|owner| view.shards().get(owner)) {
-                *most = (*most).max(shard.replicas.len());
+                *most = (*most).max(u16::try_from(shard.replicas.len()).unwrap_or(u16::MAX));
             }
         }
     }

@@ -39,6 +39,7 @@ pub struct Shard {
 pub struct View {
     shards: Vec<Shard>,
     /// For each slot an index into `shards`, or [`UNSERVED`].
+    /// A single entry if one shard serves everything: a lone server needs no table.
     slots: Vec<u16>,
 }
 
@@ -89,7 +90,7 @@ impl View {
     /// One shard that serves everything: a server that is not a cluster.
     #[must_use]
     pub fn single(shard: Shard) -> Self {
-        Self { shards: vec![shard], slots: vec![0; SLOTS as usize] }
+        Self { shards: vec![shard], slots: vec![0] }
     }
 
     /// What most of `views` agree on; among equals the one that serves most slots, then the first.
@@ -106,6 +107,9 @@ impl View {
     #[must_use]
     pub fn with_moved(&self, slot: u16, master: &NodeAddress) -> Self {
         let mut view = self.clone();
+        if view.is_single() {
+            view.slots = vec![0; SLOTS as usize];
+        }
         let index = view.shards.iter().position(|shard| shard.master == *master).unwrap_or_else(|| {
             view.shards.push(Shard { master: master.clone(), replicas: Vec::new() });
             view.shards.len().saturating_sub(1)
@@ -125,12 +129,22 @@ impl View {
     /// The index of the shard that serves `slot`.
     #[must_use]
     pub fn owner(&self, slot: u16) -> Option<usize> {
-        self.slots.get(usize::from(slot)).filter(|owner| **owner != UNSERVED).map(|owner| usize::from(*owner))
+        let index = if self.is_single() { 0 } else { usize::from(slot) };
+        self.slots.get(index).filter(|owner| **owner != UNSERVED).map(|owner| usize::from(*owner))
+    }
+
+    /// Whether one shard serves everything, without slots.
+    #[must_use]
+    pub const fn is_single(&self) -> bool {
+        self.slots.len() == 1
     }
 
     /// How many slots are served.
     #[must_use]
     pub fn coverage(&self) -> usize {
+        if self.is_single() {
+            return SLOTS as usize;
+        }
         self.slots.iter().filter(|owner| **owner != UNSERVED).count()
     }
 
