@@ -1,10 +1,12 @@
 //! Finding out who serves what: not at all for one server, by `CLUSTER SLOTS` in a cluster, through sentinels otherwise.
 
-use std::sync::{Arc, Weak};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use leasehold_resp::{Address, Command, Connection, Endpoint, Error, ErrorKind};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::node::Node;
 use crate::router::Router;
@@ -15,8 +17,15 @@ use crate::topology::{NodeAddress, Shard, View};
 /// How long to wait for the views of nodes that may be dead. Those that live answer within a round trip.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long to wait for the others when one has answered. A frozen node takes connections and never answers: without
+/// this every attempt would last as long as our patience, and a new master be found that much later.
+const GRACE: Duration = Duration::from_millis(100);
+
 /// How many masters are asked, of those that are up.
 const MASTERS_ASKED: usize = 3;
+
+/// How many others are asked, if those are too few.
+const STRANGERS_ASKED: usize = 16;
 
 /// Where maps come from.
 #[derive(Debug)]
@@ -25,10 +34,14 @@ pub(crate) enum Discovery {
     Single(Endpoint),
     /// Any node of the cluster. The seeds are kept for ever: when everything else that was known is gone, they may be
     /// back.
-    Cluster { seeds: Vec<Endpoint> },
+    Cluster { seeds: Vec<Endpoint>, strangers: Strangers },
     /// The sentinels of a service.
     Sentinel(Sentinels),
 }
+
+/// Connections to nodes that are asked for the map and serve nothing that we know of. Kept while there is need of them:
+/// the map is learned dozens of times a second while a shard is down, and must not open connections as often.
+type Strangers = Mutex<HashMap<Address, Connection>>;
 
 /// What was found.
 #[derive(Debug)]
@@ -47,7 +60,7 @@ impl Discovery {
             Target::Single(endpoint) => (Self::Single(endpoint.clone()), endpoint),
             Target::Cluster { seeds } => {
                 let template = seeds[0].clone();
-                (Self::Cluster { seeds }, template)
+                (Self::Cluster { seeds, strangers: Mutex::default() }, template)
             }
             Target::Sentinel { sentinels, service, mut server } => {
                 // A master that was replaced while we were away must not be taken for one.
@@ -70,7 +83,7 @@ impl Discovery {
                 let view = View::single(Shard { master, replicas: Vec::new() });
                 Ok(Found { view, endpoint: Some(endpoint.clone()), sharded: false })
             }
-            Self::Cluster { seeds } => first_of(seeds.clone()).await,
+            Self::Cluster { seeds, .. } => first_of(seeds.clone()).await,
             Self::Sentinel(sentinels) => {
                 let view = sentinels.master(template).await?;
                 Ok(Found { view, endpoint: None, sharded: false })
@@ -82,7 +95,7 @@ impl Discovery {
     pub(crate) async fn again(&self, template: &Endpoint, view: &View, nodes: &[Arc<Node>]) -> Option<Found> {
         let view = match self {
             Self::Single(_) => None,
-            Self::Cluster { seeds } => View::agreed(views(seeds, template, view, nodes).await),
+            Self::Cluster { seeds, strangers } => View::agreed(views(seeds, strangers, template, view, nodes).await),
             Self::Sentinel(sentinels) => sentinels.master(template).await.ok(),
         };
         view.map(|view| Found { view, endpoint: None, sharded: false })
@@ -119,38 +132,73 @@ async fn first_of(seeds: Vec<Endpoint>) -> Result<Found, Error> {
     Err(last)
 }
 
-/// The views of some masters that are up, of the replicas of those that are not (one of them may be master by now),
-/// and of a seed.
-async fn views(seeds: &[Endpoint], template: &Endpoint, view: &View, nodes: &[Arc<Node>]) -> Vec<View> {
+/// The views of some masters that are up; if they are few, or none of them answers, also of whoever else may know.
+async fn views(
+    seeds: &[Endpoint],
+    strangers: &Strangers,
+    template: &Endpoint,
+    view: &View,
+    nodes: &[Arc<Node>],
+) -> Vec<View> {
+    let up: Vec<_> = nodes.iter().filter(|node| node.connection().is_up()).take(MASTERS_ASKED).collect();
     let mut asked = JoinSet::new();
-    let mut strangers: Vec<Endpoint> = Vec::new();
-    let mut up = 0;
-    for (node, shard) in nodes.iter().zip(view.shards()) {
-        if !node.connection().is_up() {
-            strangers.extend(shard.replicas.iter().map(|replica| at(template, replica)));
-        } else if up < MASTERS_ASKED {
-            up += 1;
-            let connection = node.connection().clone();
-            let endpoint = at(template, &node.address);
-            asked.spawn(async move { view_of(&connection, &endpoint).await });
-        }
+    for node in &up {
+        ask(&mut asked, node.connection().clone(), at(template, &node.address));
     }
-    let seeds_asked = if up == 0 { seeds.len() } else { 1 };
-    strangers.extend(seeds.iter().take(seeds_asked).cloned());
-    for mut endpoint in strangers {
+    if up.len() < MASTERS_ASKED.min(nodes.len()) {
+        ask_strangers(&mut asked, seeds, strangers, template, view, nodes);
+    } else {
+        strangers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+    let views = collect(asked).await;
+    if !views.is_empty() {
+        return views;
+    }
+    let mut asked = JoinSet::new();
+    ask_strangers(&mut asked, seeds, strangers, template, view, nodes);
+    collect(asked).await
+}
+
+/// Asks the seeds, the masters that are not up (nobody may have needed them yet), and their replicas (one of them may be
+/// master by now).
+fn ask_strangers(
+    asked: &mut JoinSet<Result<View, Error>>,
+    seeds: &[Endpoint],
+    strangers: &Strangers,
+    template: &Endpoint,
+    view: &View,
+    nodes: &[Arc<Node>],
+) {
+    let (up, down): (Vec<_>, Vec<_>) = nodes.iter().zip(view.shards()).partition(|(node, _)| node.connection().is_up());
+    let mut known: HashSet<Address> = up.iter().map(|(node, _)| at(template, &node.address).address).collect();
+    let down = down.iter().flat_map(|(_, shard)| std::iter::once(&shard.master).chain(&shard.replicas));
+    let candidates = seeds.iter().cloned().chain(down.map(|address| at(template, address)));
+    let mut strangers = strangers.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = HashMap::new();
+    for mut endpoint in candidates.filter(|endpoint| known.insert(endpoint.address.clone())).take(STRANGERS_ASKED) {
         endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
-        asked.spawn(async move { view_of(&Connection::connect(endpoint.clone()).await?, &endpoint).await });
+        let connection = strangers.remove(&endpoint.address);
+        let connection = connection.unwrap_or_else(|| Connection::lazy(endpoint.clone(), None));
+        kept.insert(endpoint.address.clone(), connection.clone());
+        ask(asked, connection, endpoint);
     }
+    *strangers = kept;
+}
+
+fn ask(asked: &mut JoinSet<Result<View, Error>>, connection: Connection, endpoint: Endpoint) {
+    asked.spawn(async move { view_of(&connection, &endpoint).await });
+}
+
+/// What comes in time. Whatever is still under way then ends with the set.
+async fn collect(mut asked: JoinSet<Result<View, Error>>) -> Vec<View> {
     let mut views = Vec::new();
-    let collect = async {
-        while let Some(answer) = asked.join_next().await {
-            if let Ok(Ok(view)) = answer {
-                views.push(view);
-            }
+    let mut until = Instant::now() + PATIENCE;
+    while let Ok(Some(answer)) = tokio::time::timeout_at(until, asked.join_next()).await {
+        if let Ok(Ok(view)) = answer {
+            views.push(view);
+            until = until.min(Instant::now() + GRACE);
         }
-    };
-    // Dropping the rest of the set ends it.
-    let _ = tokio::time::timeout(PATIENCE, collect).await;
+    }
     views
 }
 
