@@ -98,6 +98,14 @@ struct Asked {
     doubtful: bool,
 }
 
+impl Batch {
+    /// Each of them in a batch of its own.
+    fn apart(self) -> impl Iterator<Item = Self> {
+        let sent = self.sent;
+        self.renewals.into_iter().map(move |one| Self { renewals: vec![one], sent })
+    }
+}
+
 impl Keeper {
     /// A keeper that is not running yet, of the servers of `target`.
     pub(crate) fn new(mut target: Target, lease: Duration, seed: u64) -> Self {
@@ -343,10 +351,10 @@ impl Job {
         Self { name, id, until, _unfinished: unfinished }
     }
 
-    /// Whether a release that failed like this may succeed later.
+    /// Whether a release that failed like this may succeed later, or elsewhere: what is submitted follows no redirect.
     pub(crate) fn is_worth_it(error: &resp::Error) -> bool {
-        let elsewhere = is_noscript(error) || is_redirect(error);
-        error.is_transient() || error.is_closed() || error.kind() == resp::ErrorKind::Protocol || elsewhere
+        let gone = error.is_closed() || error.kind() == resp::ErrorKind::Protocol;
+        gone || error.is_transient() || is_noscript(error) || is_redirect(error)
     }
 }
 

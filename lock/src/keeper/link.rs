@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Target};
 use leasehold_resp as resp;
+use leasehold_resp::ServerErrorKind;
 use tokio::task::JoinSet;
 
-use super::{Batch, Job, Shared};
+use super::{Asked, Batch, Job, Shared};
 use crate::error::LostReason;
-use crate::lease::Now;
-use crate::scripts::{RELEASE, release_of};
+use crate::id::Decimal;
+use crate::lease::{Now, millis};
+use crate::scripts::{RELEASE, RENEW, release_of};
 
 /// While there is no connection, what is due is looked at again after this long.
 pub(super) const CONNECT_CHECK: Duration = Duration::from_millis(20);
@@ -31,6 +33,8 @@ enum Link {
 enum Done {
     Connected(Client),
     Renewed(Batch, Result<resp::Value, resp::Error>),
+    /// Not renewed: their slot is migrating, and each may be at another node.
+    Apart(Batch),
     Finished,
 }
 
@@ -75,6 +79,13 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
                     link = Link::Up(client);
                 }
                 Done::Renewed(batch, answer) => shared.settle(batch, answer),
+                Done::Apart(batch) => {
+                    if let Link::Up(client) = &link {
+                        for one in batch.apart() {
+                            tasks.spawn(renew_one(client.clone(), one));
+                        }
+                    }
+                }
                 Done::Finished => {}
             }
             done = tasks.try_join_next().and_then(Result::ok);
@@ -93,12 +104,39 @@ fn renew(shared: &Arc<Shared>, client: Option<&Client>, now: Now, tasks: &mut Jo
             let _: Option<LostReason> = hold.check();
         }
         for (batch, submitted) in batches {
-            tasks.spawn(async move { Done::Renewed(batch, submitted.await) });
+            tasks.spawn(async move {
+                match submitted.await {
+                    Err(error) if is_migrating(&error) => Done::Apart(batch),
+                    answer => Done::Renewed(batch, answer),
+                }
+            });
         }
         if cursor == start {
             return;
         }
     }
+}
+
+/// Renews a single hold, wherever its key is. That takes more than a submission: an ASK is to be followed, and must not be
+/// remembered.
+async fn renew_one(client: Client, batch: Batch) -> Done {
+    let answer = match batch.renewals.first() {
+        Some(Asked { hold, lease, .. }) => {
+            let lease = Decimal::new(millis(*lease));
+            let (keys, args) = ([hold.name.key().as_bytes()], [hold.id.as_bytes(), lease.as_bytes()]);
+            let deadline = Instant::now() + client.command_timeout();
+            client.eval(&RENEW.call(&keys, &args), deadline).await.map(|evaluated| evaluated.value)
+        }
+        None => return Done::Finished,
+    };
+    Done::Renewed(batch, answer)
+}
+
+/// Whether keys of the slot are at two nodes: these at the other one, or some of them here and some there.
+fn is_migrating(error: &resp::Error) -> bool {
+    error
+        .as_server()
+        .is_some_and(|error| matches!(error.kind(), ServerErrorKind::Ask { .. } | ServerErrorKind::TryAgain))
 }
 
 /// Waits for an answer, the bell, the time, or another change of the nodes than those that were seen.

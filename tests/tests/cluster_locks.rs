@@ -1,0 +1,241 @@
+//! Locks in a cluster: every operation in every shard, while slots move and while masters are replaced.
+
+mod lock_support;
+
+use std::future::IntoFuture;
+use std::time::{Duration, Instant};
+
+use leasehold::{Guard, Locks, LostReason, Release};
+use leasehold_testkit::{Cluster, Failover, Raw};
+use lock_support::{ms, until, within};
+
+/// Short enough to be renewed a few times in a second, long enough for a machine that is busy.
+const SHORT: Duration = Duration::from_millis(1_500);
+
+async fn locks(cluster: &Cluster) -> Locks {
+    Locks::connect(cluster.url()).await.unwrap()
+}
+
+async fn short_locks(cluster: &Cluster) -> Locks {
+    Locks::builder(cluster.url()).lease(SHORT).connect().await.unwrap()
+}
+
+async fn take(locks: &Locks, name: &str) -> Guard {
+    within(name, locks.mutex(name).lock().into_future()).await.unwrap()
+}
+
+/// A task that waits for the lock, and does so at the server.
+async fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<Guard> {
+    let lock = locks.mutex(name).lock();
+    let waiter = tokio::spawn(async move { lock.await.unwrap() });
+    // Longer than a try and a subscription take; a waiter that is late only tests less.
+    tokio::time::sleep(ms(200)).await;
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+#[tokio::test]
+async fn every_operation_works_in_every_shard() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (ours, theirs) = (short_locks(&cluster).await, locks(&cluster).await);
+    let mut guards = Vec::new();
+    for master in 0..3 {
+        let name = cluster.key_at(master, "k").await;
+        let guard = ours.mutex(&name).try_lock().await.unwrap().unwrap();
+        assert!(theirs.mutex(&name).try_lock().await.unwrap().is_none());
+        assert!(theirs.mutex(&name).try_lock_for(ms(100)).await.unwrap().is_none());
+        assert_eq!(theirs.mutex(&name).holder().await.unwrap().unwrap().client(), ours.client_id());
+        guards.push((master, name, guard));
+    }
+    tokio::time::sleep(SHORT * 2).await;
+    for (master, name, guard) in guards {
+        assert!(guard.is_held(), "not renewed at master {master}");
+        let remaining = theirs.mutex(&name).remaining().await.unwrap().unwrap();
+        assert!(remaining <= SHORT);
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(theirs.mutex(&name).remaining().await.unwrap(), None);
+
+        let before = take(&theirs, &name).await;
+        assert!(ours.mutex(&name).force_unlock().await.unwrap());
+        assert!(!ours.mutex(&name).force_unlock().await.unwrap());
+        let after = take(&ours, &name).await;
+        assert!(after.token() > before.token());
+        assert_eq!(before.release().await.unwrap(), Release::AlreadyGone);
+        drop(after);
+        until("the lock is free", async || theirs.mutex(&name).holder().await.unwrap().is_none()).await;
+    }
+}
+
+/// What is held all the time a slot migrates, and what is tried at each step of it.
+struct Migrating<'a> {
+    locks: &'a Locks,
+    others: &'a Locks,
+    tag: &'a str,
+    held: Vec<Guard>,
+}
+
+impl Migrating<'_> {
+    async fn check(&self, step: &str) {
+        let name = format!("{{{}}}{}", self.tag, step.replace(' ', "-"));
+        let guard = take(self.locks, &name).await;
+        assert!(self.others.mutex(&name).try_lock().await.unwrap().is_none(), "{step}: two holders");
+        for held in &self.held {
+            assert!(self.others.mutex(held.key()).try_lock().await.unwrap().is_none(), "{step}: two holders");
+        }
+        // Longer than what was granted or renewed before this step.
+        tokio::time::sleep(SHORT + ms(300)).await;
+        for held in self.held.iter().chain([&guard]) {
+            assert!(held.is_held(), "{step}: {} was not renewed, {:?}", held.key(), held.lost().await);
+        }
+        assert_eq!(guard.release().await.unwrap(), Release::Released, "{step}");
+        let again = take(self.others, &name).await;
+        assert_eq!(again.release().await.unwrap(), Release::Released, "{step}");
+    }
+}
+
+#[tokio::test]
+async fn locks_are_taken_renewed_and_released_at_every_step_of_a_migration() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (ours, others) = (short_locks(&cluster).await, locks(&cluster).await);
+    let tag = cluster.key_at(0, "k").await;
+    let slot = cluster.slot_of(&tag).await;
+    let name = |n: &str| format!("{{{tag}}}{n}");
+    // Two, so that a batch of renewals has keys on both sides.
+    let held = vec![take(&ours, &name("moves")).await, take(&ours, &name("stays")).await];
+    let checks = Migrating { locks: &ours, others: &others, tag: &tag, held };
+
+    let migration = cluster.migration(slot, 1).await;
+    migration.import().await;
+    checks.check("importing").await;
+    migration.migrate().await;
+    checks.check("migrating").await;
+    migration.move_keys(&[name("moves")]).await;
+    checks.check("key moved").await;
+    migration.move_keys(&[format!("redisson_lock_token:{{{tag}}}moves")]).await;
+    checks.check("token moved").await;
+    migration.move_all_keys().await;
+    checks.check("all moved").await;
+    let (slot_text, target) = (slot.to_string(), cluster.id(1));
+    for (step, node) in [("node at target", 1), ("node at source", 0), ("node at the third", 2)] {
+        // What the check before left behind at the source.
+        migration.move_all_keys().await;
+        let told = cluster.raw(node).await.cmd(&["CLUSTER", "SETSLOT", &slot_text, "NODE", target]).await;
+        assert!(told.is_ok(), "{told:?}");
+        checks.check(step).await;
+    }
+    for guard in checks.held {
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    }
+}
+
+#[tokio::test]
+async fn locks_outlive_an_atomic_migration() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (ours, others) = (short_locks(&cluster).await, locks(&cluster).await);
+    let name = cluster.key_at(0, "k").await;
+    let guard = take(&ours, &name).await;
+    let waiter = waiter(&others, &name).await;
+    let moved = cluster.migrate_slot_atomically(cluster.slot_of(&name).await, 1).await;
+    println!("CLUSTER MIGRATESLOTS is {}", if moved { "known" } else { "not known" });
+    tokio::time::sleep(SHORT * 2).await;
+    assert!(guard.is_held(), "{:?}", guard.lost().await);
+    let token = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert!(within("the waiter", waiter).await.unwrap().token() > token);
+}
+
+#[tokio::test]
+async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_moved() {
+    let cluster = Cluster::start().await;
+    // As two processes. With this lease no waiter that hears nothing comes in time.
+    let (ours, theirs) = (locks(&cluster).await, locks(&cluster).await);
+    let name = cluster.key_at(0, "k").await;
+
+    let guard = take(&ours, &name).await;
+    let waiting = waiter(&theirs, &name).await;
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let sharded = cluster.node(0).knows("SPUBLISH").await;
+    let listeners = async |master: usize| {
+        let question = if sharded { "SHARDNUMSUB" } else { "NUMSUB" };
+        let counts = cluster.raw(master).await.cmd(&["PUBSUB", question, &channel]).await;
+        counts.get(&channel).expect("the channel is named").int()
+    };
+    until("the waiter listens at the master", async || listeners(0).await == 1).await;
+    guard.release().await.unwrap();
+    let guard = within("the waiter", waiting).await.unwrap();
+
+    let waiting = waiter(&ours, &name).await;
+    cluster.failover(3, Failover::Graceful).await;
+    // The old one, which is its replica now, hears what is published at the new one, too. Whoever waited before goes on
+    // listening while it holds the lock: hence two.
+    until("both listen in the shard", async || listeners(3).await + listeners(0).await == 2).await;
+    guard.release().await.unwrap();
+    let guard = within("the waiter after a failover", waiting).await.unwrap();
+
+    let waiting = waiter(&theirs, &name).await;
+    let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
+    migration.begin().await;
+    migration.move_all_keys().await;
+    migration.finish().await;
+    migration.tell_everybody().await;
+    until("both listen at the slot's new master", async || listeners(1).await == 2).await;
+    guard.release().await.unwrap();
+    drop(within("the waiter after a migration", waiting).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_dead_shard_loses_its_own_locks_only() {
+    let cluster = Cluster::builder().replicas(0).config("cluster-require-full-coverage no").start().await;
+    let locks = short_locks(&cluster).await;
+    let (mut dead, mut alive) = (Vec::new(), Vec::new());
+    for n in 0..20 {
+        dead.push(take(&locks, &cluster.key_at(0, &format!("a{n}-")).await).await);
+        alive.push(take(&locks, &cluster.key_at(1, &format!("a{n}-")).await).await);
+        alive.push(take(&locks, &cluster.key_at(2, &format!("a{n}-")).await).await);
+    }
+    cluster.kill(0);
+    for guard in &dead {
+        assert_eq!(within("the end of a hold", guard.lost()).await, LostReason::Expired);
+    }
+    let end = Instant::now() + SHORT * 3;
+    while Instant::now() < end {
+        assert!(alive.iter().all(Guard::is_held));
+        tokio::time::sleep(ms(50)).await;
+    }
+    // Nor do those who want a lock there delay others.
+    let stuck = locks.mutex(dead[0].key()).lock();
+    let stuck = tokio::spawn(async move { stuck.await });
+    for guard in alive {
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    }
+    stuck.abort();
+}
+
+#[tokio::test]
+async fn a_failover_that_lost_a_lock_is_told_at_once_and_tokens_go_on_growing() {
+    let cluster = Cluster::start().await;
+    let lease = Duration::from_secs(6);
+    let locks = Locks::builder(cluster.url()).lease(lease).connect().await.unwrap();
+    let (gone, elsewhere) = (cluster.key_at(0, "k").await, cluster.key_at(1, "k").await);
+    let (guard, other) = (take(&locks, &gone).await, take(&locks, &elsewhere).await);
+    // What renews connects for its first renewal, and can tell from then on.
+    tokio::time::sleep(lease / 2).await;
+    let mut replica = cluster.raw(3).await;
+    until("the replica has the lock", async || replica.cmd(&["DBSIZE"]).await.int() >= 2).await;
+    forget_everything(&mut replica).await;
+    cluster.kill(0);
+    cluster.failover(3, Failover::Force).await;
+    assert_eq!(within("the end of the hold", guard.lost()).await, LostReason::NodeGone);
+    assert!(other.is_held());
+    let after = take(&locks, &gone).await;
+    assert!(after.token() > guard.token());
+    assert_eq!(guard.release().await.unwrap(), Release::AlreadyGone);
+    assert!(after.is_held());
+}
+
+/// As if its master had not sent it anything yet. `FLUSHALL` names no key, so that a replica does not point to its master.
+async fn forget_everything(replica: &mut Raw) {
+    assert!(replica.cmd(&["CONFIG", "SET", "replica-read-only", "no"]).await.is_ok());
+    assert!(replica.cmd(&["FLUSHALL"]).await.is_ok());
+    assert!(replica.cmd(&["CONFIG", "SET", "replica-read-only", "yes"]).await.is_ok());
+}
