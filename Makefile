@@ -13,12 +13,13 @@ SERVERS =
 .PHONY: help demo demo-cluster test test-long test-matrix bench fuzz
 
 help:
-	@echo 'make demo       four processes fight over three locks; one is killed, one frozen (20 s)'
+	@echo 'make demo          four processes fight over three locks; one is killed, one frozen (20 s)'
 	@echo 'make demo-cluster  the same on a cluster, with a master killed and a slot moved (25 s)'
-	@echo 'make test       every test, against real servers'
-	@echo 'make test-long  the same, ten times, with more random cases'
-	@echo 'make bench      side by side with other clients       ARGS=--quick for a short run'
-	@echo 'make fuzz       every fuzz target in turn             SECONDS=60 for each'
+	@echo 'make test          every test, against real servers'
+	@echo 'make test-long     the same, ten times, with more random cases'
+	@echo 'make test-matrix   the same on several servers   SERVERS="/path/to/one /path/to/another"'
+	@echo 'make bench         side by side with other clients       ARGS=--quick for a short run'
+	@echo 'make fuzz          every fuzz target in turn             SECONDS=60 for each'
 	@echo
 	@echo 'A redis-server or valkey-server is installed if none is there.'
 	@echo 'LEASEHOLD_SERVER=/path/to/server picks another one.'
@@ -43,6 +44,10 @@ test-long:
 		echo "round $$round of $(ROUNDS)"; \
 		PROPTEST_CASES=4096 $(CARGO) test --workspace --all-features; \
 	done
+
+# One server after the other. A test of what a server does not have says so and counts as skipped.
+test-matrix:
+	@.ci/matrix $(SERVERS)
 
 bench:
 	@.ci/install server
