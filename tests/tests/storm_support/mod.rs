@@ -104,6 +104,8 @@ impl Storm {
             }
             let done = self.dir.join(&format!("done-{}", worker.pid()));
             assert!(done.exists(), "worker {} failed; logs:\n{}", worker.pid(), self.logs());
+            // A cut that ended in silence leaves the server with a connection of nobody.
+            slot.proxy.reset_all();
         }
     }
 
