@@ -340,10 +340,14 @@ impl Client {
             Step::Again | Step::Ask(_) => {}
             Step::Moved(slot, address) => self.0.moved(slot, &address),
             Step::Pause { pause, refresh } => {
+                let changed = self.0.changed.notified();
                 if refresh {
                     self.0.refresh();
+                    // Another map, or the node being back, is what this waits for.
+                    let _ = tokio::time::timeout(pause, changed).await;
+                } else {
+                    tokio::time::sleep(pause).await;
                 }
-                tokio::time::sleep(pause).await;
             }
         }
     }
