@@ -71,8 +71,9 @@ pub(crate) async fn shake_hands(socket: Socket, endpoint: &Endpoint, node: &Arc<
         let Some(uptime) = uptime(&info) else {
             return Err(Error::new(ErrorKind::Protocol, node, "`INFO server` says nothing of the uptime"));
         };
-        // Whole seconds, rounded down, and the answer took its time: it cannot have started later than this.
-        exchange.established.started = Instant::now().checked_sub(uptime);
+        // The difference of two clocks that were both rounded down to seconds: up to a second more than it has been up.
+        // The answer took its time, too: it cannot have started later than this.
+        exchange.established.started = Instant::now().checked_sub(uptime.saturating_sub(Duration::from_secs(1)));
     }
     // Servers before 7.2 do not know it, and an ACL may forbid it; neither matters.
     for (what, value) in [("LIB-NAME", "leasehold"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
