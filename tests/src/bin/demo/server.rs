@@ -35,7 +35,9 @@ impl Target {
     pub(crate) async fn find(mode: Mode) -> Result<Self, Failure> {
         let (url, member, private) = match std::env::var("LEASEHOLD_URL") {
             _ if mode == Mode::Cluster => {
-                let cluster = quietly(Cluster::start()).await?;
+                // Or the slots of the others would not be served either until a failover is over.
+                let builder = Cluster::builder().config("cluster-require-full-coverage no");
+                let cluster = quietly(builder.start()).await?;
                 let member = cluster.node(0).url();
                 (cluster.url(), member, Private::Cluster(Rc::new(cluster)))
             }
