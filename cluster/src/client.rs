@@ -1,7 +1,7 @@
 //! One handle over wherever the keys live: a server, a cluster, or the master that sentinels name.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -305,19 +305,34 @@ impl Client {
             let late = tokio::time::timeout_at(journey.deadline().into(), submitted).await;
             return Some(late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time"))));
         }
+        let mut changed = None;
         loop {
             let wake = (Instant::now() + SILENCE).min(journey.deadline());
-            if let Ok(outcome) = tokio::time::timeout_at(wake.into(), &mut submitted).await {
+            let heard = changed.take();
+            let mut news = std::pin::pin!(async move {
+                match heard {
+                    Some(heard) => heard.await,
+                    // Most replies are here long before anybody has to listen for news.
+                    None => pending().await,
+                }
+            });
+            let outcome_or_news = poll_fn(|cx| match Pin::new(&mut submitted).poll(cx) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending => news.as_mut().poll(cx).map(|()| None),
+            });
+            if let Ok(Some(outcome)) = tokio::time::timeout_at(wake.into(), outcome_or_news).await {
                 return Some(outcome);
             }
             if Instant::now() >= journey.deadline() {
                 return Some(Err(Error::unknown(node.connection().node(), "no reply in time")));
             }
-            self.0.refresh();
+            // Before the look at the map, so that no news is missed in between.
+            changed = Some(self.0.changed.notified());
             if self.0.node_of(key).is_some_and(|owner| !Arc::ptr_eq(&owner, node)) {
                 journey.abandoned();
                 return None;
             }
+            self.0.refresh();
         }
     }
 
