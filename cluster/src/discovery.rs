@@ -85,7 +85,7 @@ impl Discovery {
             }
             Self::Cluster { seeds, .. } => first_of(seeds.clone()).await,
             Self::Sentinel(sentinels) => {
-                let view = sentinels.master(template).await?;
+                let view = sentinels.master(template, None).await?;
                 Ok(Found { view, endpoint: None, sharded: false })
             }
         }
@@ -96,7 +96,10 @@ impl Discovery {
         let view = match self {
             Self::Single(_) => None,
             Self::Cluster { seeds, strangers } => View::agreed(views(seeds, strangers, template, view, nodes).await),
-            Self::Sentinel(sentinels) => sentinels.master(template).await.ok(),
+            Self::Sentinel(sentinels) => {
+                let present = view.shards().first().map(|shard| &shard.master);
+                sentinels.master(template, present).await.ok()
+            }
         };
         view.map(|view| Found { view, endpoint: None, sharded: false })
     }

@@ -21,6 +21,9 @@ const SWITCHED: &[u8] = b"+switch-master";
 /// How long to wait for sentinels and for the master they name. Those that live answer within a round trip.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long to wait for the master we have already, which has nothing to say but that it is still one.
+const GLANCE: Duration = Duration::from_millis(250);
+
 /// The sentinels of one service.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
@@ -35,11 +38,13 @@ impl Sentinels {
         Self { endpoints, service: service.into(), listening: Mutex::default() }
     }
 
-    /// The master that most sentinels name, if it says so itself; otherwise the next one named.
-    pub(crate) async fn master(&self, template: &Endpoint) -> Result<View, Error> {
+    /// The master that most sentinels name, if it says so itself; otherwise the next one named. If it is still the
+    /// `present` one it should confirm that at once: while it is frozen or dead, its successor is waited for.
+    pub(crate) async fn master(&self, template: &Endpoint, present: Option<&NodeAddress>) -> Result<View, Error> {
         let (named, mut last) = self.named().await;
         for address in named {
-            match confirmed(template, &address).await {
+            let patience = if present == Some(&address) { GLANCE } else { PATIENCE };
+            match confirmed(template, &address, patience).await {
                 Ok(view) => return Ok(view),
                 Err(error) => last = error,
             }
@@ -117,11 +122,11 @@ fn host_and_port(reply: &Value) -> Option<NodeAddress> {
 }
 
 /// The view of a server that confirms that it is a master: `ROLE` is the only word that counts.
-async fn confirmed(template: &Endpoint, address: &NodeAddress) -> Result<View, Error> {
+async fn confirmed(template: &Endpoint, address: &NodeAddress, patience: Duration) -> Result<View, Error> {
     let mut endpoint = template.clone();
     endpoint.address = Address::Tcp { host: address.host.clone(), port: address.port };
-    endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
-    endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
+    endpoint.connect_timeout = endpoint.connect_timeout.min(patience);
+    endpoint.command_timeout = endpoint.command_timeout.min(patience);
     let connection = Connection::connect(endpoint).await?;
     let role = connection.send(&Command::new("ROLE")).await?;
     match master_shard(&role, address) {
