@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -24,6 +25,9 @@ use crate::router::Router;
 
 /// After a refusal because the slot is elsewhere: how long until the next try, by a map that is newer then.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// How often to look who serves a channel by now, while the node that served it is down.
+const SEARCH: Duration = Duration::from_millis(200);
 
 /// What a subscription hears.
 #[derive(Clone, Debug)]
@@ -53,6 +57,8 @@ pub(crate) struct Hub {
     sharded: bool,
     /// What is wanted.
     channels: Mutex<HashMap<Bytes, Channel>>,
+    /// Whether somebody is looking for the nodes of channels that nobody serves.
+    searching: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +139,7 @@ impl Drop for Subscription {
 
 impl Hub {
     pub(crate) fn new(sharded: bool) -> Self {
-        Self { sharded, channels: Mutex::default() }
+        Self { sharded, channels: Mutex::default(), searching: AtomicBool::new(false) }
     }
 
     /// Whether channels belong to slots, so that messages must be published with `SPUBLISH`.
@@ -149,6 +155,7 @@ impl Hub {
                 for channel in self.lock().values_mut().filter(|channel| channel.is_at(node)) {
                     channel.forget();
                 }
+                self.search(router);
             }
             ConnectionEvent::Push(Push::Message { channel, payload }) => {
                 if let Some(channel) = self.lock().get(&channel) {
@@ -197,7 +204,31 @@ impl Hub {
             channel.at = Some(Arc::clone(node));
         } else {
             node.connection().start();
+            self.search(router);
         }
+    }
+
+    /// Has the map learned anew until every channel has a node. A client that only listens sends nothing that could fail,
+    /// so without this it would wait for a dead master until the next periodic look.
+    fn search(&self, router: &Arc<Router>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !router.is_dynamic() || self.searching.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let router = Arc::downgrade(router);
+        runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(SEARCH).await;
+                let Some(router) = router.upgrade().filter(|router| !router.is_closed()) else { return };
+                // In this order: whoever loses a node in between starts another search.
+                router.hub.searching.store(false, Ordering::Release);
+                let homeless = router.hub.lock().values().any(|channel| channel.at.is_none() && !channel.refused);
+                if !homeless || router.hub.searching.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+                router.refresh();
+            }
+        });
     }
 
     /// Ends a subscription where it was asked for.
