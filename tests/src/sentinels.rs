@@ -1,5 +1,7 @@
 //! A master with replicas, and three sentinels that watch over them.
 
+use std::time::Duration;
+
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -211,15 +213,17 @@ impl Sentinels {
     /// When it does not come to that.
     pub async fn failover(&self) -> usize {
         let before = self.master().await;
-        until("the sentinels begin a failover", async || {
-            // It may be too soon after the last one, or no replica may be good enough yet.
+        until("the sentinels name another master", async || {
+            // It may be too soon after the last one, no replica may be good enough yet, or a failover that has begun may
+            // come to nothing; that takes it a while.
             let reply = self.sentinels[0].raw().await.cmd(&["SENTINEL", "FAILOVER", SERVICE]).await;
-            if reply.is_ok() { Ok(()) } else { Err(format!("{reply:?}")) }
-        })
-        .await;
-        until("the sentinels name another master", async || match self.master().await {
-            Some(now) if Some(now) != before => Ok(now),
-            now => Err(format!("it is {now:?}")),
+            for _ in 0..100 {
+                match self.master().await {
+                    Some(now) if Some(now) != before => return Ok(now),
+                    _ => tokio::time::sleep(Duration::from_millis(30)).await,
+                }
+            }
+            Err(format!("{reply:?}"))
         })
         .await
     }

@@ -1,0 +1,180 @@
+//! Sentinels name the master, and the master has to agree: failovers are followed, masters of yesterday refused.
+
+mod cluster_support;
+
+use std::time::{Duration, Instant};
+
+use cluster_support::{client, set, soon, take};
+use leasehold_cluster::{Client, Target};
+use leasehold_resp::Command;
+use leasehold_testkit::{Sentinels, until};
+
+const KEY: &str = "lock";
+
+/// The number of the server that the client uses.
+fn used(client: &Client, sentinels: &Sentinels) -> Option<usize> {
+    let name = client.node(KEY.as_bytes());
+    (0..sentinels.servers().len()).find(|index| sentinels.node(*index).addr().to_string() == *name)
+}
+
+#[tokio::test]
+async fn a_failover_is_followed_because_sentinels_announce_it() {
+    let sentinels = Sentinels::start().await;
+    let client = client(&sentinels.url()).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    assert_eq!(used(&client, &sentinels), Some(0));
+    let master = sentinels.failover().await;
+    // Without any command: the announcement is enough.
+    until("the client follows", async || match used(&client, &sentinels) {
+        Some(used) if used == master => Ok(()),
+        used => Err(format!("{used:?}")),
+    })
+    .await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    assert!(set(&client, KEY, "1").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_killed_master_and_a_frozen_one_are_replaced_and_do_not_come_back_when_they_do() {
+    let sentinels = Sentinels::start().await;
+    let client = client(&sentinels.url()).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+
+    sentinels.node(0).kill();
+    let begun = Instant::now();
+    let (taken, (second, raw)) = tokio::join!(take(&client, KEY, "me", soon()), async {
+        let index = sentinels.wait_for_writable().await;
+        (index, begun.elapsed())
+    });
+    assert_eq!(taken.unwrap(), 1);
+    println!("kill -9: a raw probe writes after {raw:?}, both are done after {:?}", begun.elapsed());
+    assert_eq!(used(&client, &sentinels), Some(second));
+    sentinels.node(0).restart().await;
+    sentinels.servers().wait_until_linked(2).await;
+
+    sentinels.node(second).pause();
+    let begun = Instant::now();
+    let (taken, (third, raw)) = tokio::join!(take(&client, KEY, "me", soon()), async {
+        let index = sentinels.wait_for_writable().await;
+        (index, begun.elapsed())
+    });
+    assert_eq!(taken.unwrap(), 1);
+    println!("SIGSTOP: a raw probe writes after {raw:?}, both are done after {:?}", begun.elapsed());
+    assert_ne!(third, second);
+    assert_eq!(used(&client, &sentinels), Some(third));
+
+    // It wakes, and for a while still takes itself for the master: nobody must be sent there, new clients neither.
+    sentinels.node(second).resume();
+    for _ in 0..20 {
+        let newcomer = cluster_support::client(&sentinels.url()).await;
+        for client in [&client, &newcomer] {
+            assert_eq!(take(client, KEY, "me", soon()).await.unwrap(), 1);
+            assert_eq!(used(client, &sentinels), Some(third));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Pain 20: the server refuses writes, and the client must not go on asking it.
+#[tokio::test]
+async fn a_master_that_was_demoted_under_the_client_is_left() {
+    let sentinels = Sentinels::start().await;
+    let client = client(&sentinels.url()).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    // Sentinels do not announce this one at first: the client learns it from READONLY.
+    let master = sentinels.node(1).port().to_string();
+    assert!(sentinels.node(1).raw().await.cmd(&["REPLICAOF", "NO", "ONE"]).await.is_ok());
+    assert!(sentinels.node(0).raw().await.cmd(&["REPLICAOF", "127.0.0.1", &master]).await.is_ok());
+    // Sentinels put it right, one way or the other; whoever is master then is used.
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    let index = used(&client, &sentinels).expect("a server of ours");
+    assert_eq!(sentinels.servers().role(index).await.as_deref(), Some("master"));
+}
+
+/// Sentinels may be wrong for a while: a server that says it is a replica is not used, whoever names it.
+#[tokio::test]
+async fn a_replica_that_sentinels_call_the_master_is_refused() {
+    let server = leasehold_testkit::Replicas::builder().replicas(1).start().await;
+    let port = server.node(1).port();
+    let sentinel = leasehold_testkit::Scripted::start(move |mut peer| async move {
+        while let Some(request) = peer.greet().await {
+            match request[0].as_str() {
+                "SENTINEL" => {
+                    peer.say(format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.to_string().len())).await;
+                }
+                "SUBSCRIBE" => peer.say(">3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n").await,
+                _ => peer.say("+OK\r\n").await,
+            }
+        }
+    })
+    .await;
+    let url = format!("redis-sentinel://{}/mymaster", sentinel.addr());
+    let error = Client::connect(Target::parse(&url).unwrap()).await.unwrap_err();
+    println!("{error}");
+    assert!(error.to_string().contains("master"), "{error}");
+    assert!(!error.may_have_executed());
+    // The role, not the write, decides: when it is promoted it may be used.
+    assert!(server.node(1).raw().await.cmd(&["REPLICAOF", "NO", "ONE"]).await.is_ok());
+    let client = client(&url).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn sentinels_and_servers_have_passwords_of_their_own() {
+    let sentinels = Sentinels::builder().requirepass("servers").sentinel_requirepass("theirs").start().await;
+    let client = client(&sentinels.url()).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    sentinels.failover().await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+
+    for wrong in [sentinels.url().replace("theirs", "mistaken"), sentinels.url().replace(":servers@", ":mistaken@")] {
+        let error = Client::connect(Target::parse(&wrong).unwrap()).await.unwrap_err();
+        println!("{error}");
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("WRONGPASS"), "{text}");
+        assert!(!text.contains("mistaken") && !text.contains("theirs"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn one_sentinel_of_three_is_enough_and_a_service_that_none_knows_is_an_error() {
+    let sentinels = Sentinels::start().await;
+    sentinels.sentinel(0).pause();
+    sentinels.sentinel(1).kill();
+    let client = client(&sentinels.url()).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+
+    sentinels.sentinel(0).resume();
+    let url = sentinels.url().replace("/mymaster", "/nobody");
+    let error = Client::connect(Target::parse(&url).unwrap()).await.unwrap_err();
+    println!("{error}");
+    assert!(error.to_string().contains("nobody"), "{error}");
+}
+
+#[tokio::test]
+async fn subscriptions_go_where_the_master_goes() {
+    use leasehold_cluster::Event;
+    let sentinels = Sentinels::start().await;
+    let client = client(&sentinels.url()).await;
+    let mut subscription = client.subscribe(b"wake");
+    let mut next = async || tokio::time::timeout(cluster_support::BOUND, subscription.next()).await.expect("an event");
+    assert!(matches!(next().await, Event::Subscribed));
+    let master = sentinels.failover().await;
+    // The gap is told, and behind it messages arrive again.
+    assert!(matches!(next().await, Event::Subscribed));
+    until("a message reaches the client", async || {
+        let heard = sentinels.node(master).raw().await.cmd(&["PUBLISH", "wake", "up"]).await.int();
+        if heard > 0 { Ok(()) } else { Err("nobody listens".into()) }
+    })
+    .await;
+    loop {
+        match next().await {
+            Event::Message(message) => break assert_eq!(&message[..], b"up"),
+            Event::Subscribed => {}
+            Event::Refused(error) => panic!("{error}"),
+        }
+    }
+    let published = Command::new(client.publish_command()).arg("wake").arg("again");
+    assert_eq!(client.call(b"wake", &published).await.unwrap().as_int(), Some(1));
+    assert!(matches!(next().await, Event::Message(message) if &message[..] == b"again"));
+}
