@@ -6,7 +6,7 @@ mod lock_support;
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, ErrorKind, Locks, Release};
-use leasehold_testkit::{Cluster, Raw, Server};
+use leasehold_testkit::{Cluster, Raw, Replicas, Server, until as testkit_until};
 use lock_support::{ms, until, within};
 
 /// For the locks of the namespace `shop`.
@@ -194,4 +194,39 @@ async fn each_missing_right_shows_in_a_cluster_too() {
         let needed = [PATTERNS[2], "+spublish", "+ssubscribe", "+pubsub|shardnumsub"];
         each_is_heard_of(&mut place, &rights, &needed).await;
     }
+}
+
+#[tokio::test]
+async fn replicas_and_the_age_of_a_server_are_asked_for_with_rights_of_their_own() {
+    let servers = Replicas::builder().replicas(1).start().await;
+    let mut place = Place { url: servers.url(), admins: vec![servers.node(0).raw().await], users: 0 };
+    let rights = [PATTERNS, COMMANDS, CHANNELS, &["+role", "+wait"]].concat();
+    let take = async |users: &(Locks, Locks), name: &str| {
+        users.0.mutex(name).try_lock().replicated(leasehold::Replicas::All).await
+    };
+    let users = place.user(&rights).await.unwrap();
+    testkit_until("the replica confirms", async || match take(&users, "a").await {
+        Ok(Some(guard)) => Ok(assert_eq!(guard.acknowledged(), 1)),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    let users = place.user(&without(&rights, "+role")).await.unwrap();
+    let error = take(&users, "b").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    // The lock was taken by then, and is given back.
+    let users = place.user(&without(&rights, "+wait")).await.unwrap();
+    let error = take(&users, "c").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    assert!(error.to_string().contains("NOPERM"), "{error}");
+    until("it is given back", async || users.1.mutex("c").holder().await.unwrap().is_none()).await;
+
+    // The last user has no right to ask for the age.
+    let guarded = |user: &str| {
+        let url = servers.url().replace("://", &format!("://{user}:secret@"));
+        Locks::builder(url).restart_guard(LEASE).connect()
+    };
+    let error = guarded("user3").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    place.user(&["+info"]).await.unwrap();
+    guarded("user4").await.unwrap();
 }
