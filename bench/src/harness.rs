@@ -1,12 +1,13 @@
 //! Rounds of samples: every candidate once a round, so that what disturbs the machine disturbs them alike.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::io::{Error, IsTerminal, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::cluster::Cluster;
 use crate::cpu;
 use crate::sample::{Figures, Request};
 use crate::server::Server;
@@ -32,6 +33,8 @@ pub enum Placement {
     SameCpu,
     /// Each on its own: they can work at the same time.
     CrossCpu,
+    /// Wherever there is room, as the nodes of a cluster are.
+    Anywhere,
 }
 
 /// A run: the server, and how samples are taken.
@@ -40,6 +43,7 @@ pub struct Harness {
     pub server: Server,
     /// How much to measure.
     pub effort: Effort,
+    cluster: OnceCell<Cluster>,
     program: PathBuf,
     first_cpu: usize,
     last_cpu: usize,
@@ -54,12 +58,22 @@ impl Harness {
         Ok(Self {
             server: Server::start(first_cpu)?,
             effort,
+            cluster: OnceCell::new(),
             program: std::env::current_exe()?,
             first_cpu,
             last_cpu,
             samples: Cell::new(0),
             disturbed: Cell::new(0),
         })
+    }
+
+    /// Three masters without replicas, which nobody is ever told to replace; started when first asked for.
+    pub fn cluster(&self) -> Result<&Cluster> {
+        if let Some(cluster) = self.cluster.get() {
+            return Ok(cluster);
+        }
+        let cluster = Cluster::start(&self.server.program, 3, false, Duration::from_secs(60))?;
+        Ok(self.cluster.get_or_init(|| cluster))
     }
 
     /// Whether client and server can have a CPU each.
@@ -108,6 +122,12 @@ impl Harness {
         parse(&output)
     }
 
+    /// One sample that mostly waits: others on the machine are no reason to take it again.
+    pub fn patient_sample(&self, request: &Request) -> Result<Figures> {
+        self.samples.set(self.samples.get() + 1);
+        parse(&self.run(Placement::Anywhere, Command::new(&self.program).arg("sample").args(request.to_args()))?)
+    }
+
     /// The standard output of `command` on the client's CPU; run again while others use the machine.
     pub fn undisturbed(&self, placement: Placement, command: &mut Command) -> Result<String> {
         let tries = if self.effort == Effort::Quick { 1 } else { 4 };
@@ -127,7 +147,8 @@ impl Harness {
 
     /// Runs `command`; its output, and how many CPUs were busy with something else meanwhile.
     fn watch(&self, placement: Placement, command: &mut Command) -> Result<(String, f64)> {
-        let busy = || cpu::of_everybody() - cpu::of_children() - self.server.cpu_seconds();
+        let cluster = || self.cluster.get().map_or(0.0, Cluster::cpu_seconds);
+        let busy = || cpu::of_everybody() - cpu::of_children() - self.server.cpu_seconds() - cluster();
         let start = Instant::now();
         let before = busy();
         let output = self.run(placement, command)?;
@@ -137,12 +158,12 @@ impl Harness {
 
     /// Runs `command` on the client's CPU; its standard output.
     pub fn run(&self, placement: Placement, command: &mut Command) -> Result<String> {
-        let cpu = match placement {
-            Placement::SameCpu => self.first_cpu,
-            Placement::CrossCpu => self.last_cpu,
-        };
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let child = cpu::pinned(cpu, || command.spawn())?;
+        let child = match placement {
+            Placement::SameCpu => cpu::pinned(self.first_cpu, || command.spawn())?,
+            Placement::CrossCpu => cpu::pinned(self.last_cpu, || command.spawn())?,
+            Placement::Anywhere => command.spawn()?,
+        };
         let output = child.wait_with_output()?;
         if !output.status.success() {
             return Err(Error::other(format!("{command:?}: {}", output.status)));

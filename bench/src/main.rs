@@ -2,12 +2,14 @@
 
 mod alloc;
 mod client;
+mod cluster;
 mod cpu;
 mod floor;
 mod harness;
 mod machine;
 mod ours;
 mod peers;
+mod reasons;
 mod report;
 mod sample;
 mod scripts;
@@ -21,7 +23,7 @@ use std::time::Instant;
 use lexopt::prelude::*;
 
 use crate::harness::{Effort, Harness};
-use crate::report::aims;
+use crate::report::{aims, missed};
 use crate::sample::Request;
 use crate::works::{ALL, Work};
 
@@ -102,9 +104,10 @@ fn run(options: &Options) -> Result<()> {
     let (samples, disturbed) = harness.counts();
     let summary = format!(
         "## Aims\n\n{}\n{samples} samples in {:.0} s; {disturbed} of them were disturbed by other work on the machine to \
-         the end.\n",
+         the end.\n{}",
         aims(&sections),
-        start.elapsed().as_secs_f64()
+        start.elapsed().as_secs_f64(),
+        missed(&sections),
     );
     println!("{summary}");
     if options.write {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::reasons::REASONS;
+
 /// What one work found.
 #[derive(Debug)]
 pub struct Section {
@@ -101,6 +103,18 @@ pub fn aims(sections: &[Section]) -> String {
         rows.push(vec![aim.what.clone(), floor, peer, ours, bound, verdict.to_owned()]);
     }
     table(rows)
+}
+
+/// A line about each aim that was missed.
+pub fn missed(sections: &[Section]) -> String {
+    let missed = |aim: &&Aim| aim.ours.is_some_and(|ours| !aim.bound.holds(ours));
+    let mut text = String::new();
+    for aim in sections.iter().flat_map(|section| &section.aims).filter(missed) {
+        let reason = REASONS.iter().find(|(what, _)| aim.what.starts_with(what));
+        let reason = reason.map_or("No reason is known; look at the load of the machine first.", |(_, reason)| reason);
+        let _ = writeln!(text, "- {}: {reason}", aim.what);
+    }
+    if text.is_empty() { text } else { format!("\n## Where an aim is not reached\n\n{text}") }
 }
 
 /// Three significant digits at least, none lost in large figures.

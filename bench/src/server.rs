@@ -25,9 +25,7 @@ pub struct Server {
 impl Server {
     /// Starts one pinned to `cpu`, without persistence, with the scripts of the simple pair loaded.
     pub fn start(cpu: usize) -> Result<Self> {
-        let program = program().ok_or_else(|| {
-            Error::other("no redis-server or valkey-server in PATH; LEASEHOLD_SERVER=/path/to/one names another")
-        })?;
+        let program = program()?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let dir = std::env::temp_dir().join(format!("leasehold-bench-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
@@ -80,11 +78,14 @@ impl Drop for Server {
     }
 }
 
-fn program() -> Option<PathBuf> {
+/// The program of a server.
+pub fn program() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("LEASEHOLD_SERVER") {
-        return Some(path.into());
+        return Ok(path.into());
     }
-    in_path("redis-server").or_else(|| in_path("valkey-server"))
+    in_path("redis-server").or_else(|| in_path("valkey-server")).ok_or_else(|| {
+        Error::other("no redis-server or valkey-server in PATH; LEASEHOLD_SERVER=/path/to/one names another")
+    })
 }
 
 /// A program of this name in PATH.

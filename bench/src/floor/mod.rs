@@ -8,5 +8,6 @@ pub mod raw_blocking;
 pub mod raw_mutex;
 pub mod raw_tokio;
 pub mod scan;
+pub mod slots;
 pub mod tape;
 pub mod write;

@@ -116,6 +116,18 @@ impl Mux {
         .await
     }
 
+    /// The first half of a pair.
+    pub async fn acquire(&self, job: &Job) {
+        let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
+        assert_eq!(self.evalsha(ACQUIRE.sha.as_bytes(), &[key], &[token, LEASE_MS.as_bytes()]).await, 1);
+    }
+
+    /// The second.
+    pub async fn release(&self, job: &Job) {
+        let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
+        assert_eq!(self.evalsha(RELEASE.sha.as_bytes(), &[key], &[token]).await, 1);
+    }
+
     /// Waits until a push has named `number`, now or before.
     pub async fn pushed(&self, number: usize) {
         poll_fn(|cx| {
@@ -253,11 +265,8 @@ impl PairClient for Mux {
     }
 
     async fn pair(&mut self, job: &Job) {
-        let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
-        let taken = self.evalsha(ACQUIRE.sha.as_bytes(), &[key], &[token, LEASE_MS.as_bytes()]).await;
-        assert_eq!(taken, 1);
-        let released = self.evalsha(RELEASE.sha.as_bytes(), &[key], &[token]).await;
-        assert_eq!(released, 1);
+        self.acquire(job).await;
+        self.release(job).await;
     }
 }
 

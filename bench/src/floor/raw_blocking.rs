@@ -1,6 +1,6 @@
 //! raw-blocking: a blocking socket of the standard library, no runtime in the way.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use crate::client::PairClient;
@@ -47,7 +47,9 @@ impl RawBlocking {
                 self.input.resize(filled * 2, 0);
             }
             let n = self.stream.read(&mut self.input[filled..])?;
-            assert!(n > 0, "the server hung up");
+            if n == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
             filled += n;
             if let Some(end) = scan.frame(&self.input[..filled]) {
                 return Ok(end);

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Script};
+use leasehold_cluster::{Client, Script, Target};
 use leasehold_resp::{Encode, Value};
 
 use crate::client::PairClient;
@@ -12,6 +12,9 @@ use crate::scripts::{self, Job, LEASE_MS};
 
 static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(scripts::ACQUIRE.source));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(scripts::RELEASE.source));
+static WRITE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"));
+static REFUSE: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.error_reply(ARGV[1])"));
 
 /// A client.
 #[derive(Clone)]
@@ -37,6 +40,37 @@ impl PairClient for Cluster {
         assert_eq!(taken.as_int(), Some(1));
         let released = self.eval(&RELEASE, &[key], &[token]).await;
         assert_eq!(released.as_int(), Some(1));
+    }
+}
+
+/// A client of the cluster that the node on a port belongs to.
+#[derive(Clone)]
+pub struct Sharded(Cluster);
+
+impl Sharded {
+    /// Writes at `key`, however long it takes up to half a minute; the port of the node that serves it behind that.
+    pub async fn write(&self, key: &[u8]) -> Option<u16> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let (keys, args): ([&[u8]; 1], [&[u8]; 2]) = ([key], [b"1", LEASE_MS.as_bytes()]);
+        self.0.client.eval(&WRITE.call(&keys, &args), deadline).await.expect("a reply");
+        self.0.client.node(key).rsplit(':').next()?.parse().ok()
+    }
+
+    /// Has the server at `key` refuse a script; if `doubt`, in a way that has the client learn the map anew.
+    pub async fn refused(&self, key: &[u8], doubt: bool) {
+        let says: &[u8] = if doubt { b"CLUSTERDOWN made up" } else { b"ERR made up" };
+        self.0.client.submit(&REFUSE.call(&[key], &[says])).await.expect_err("it says so");
+    }
+}
+
+impl PairClient for Sharded {
+    async fn connect(port: u16) -> Self {
+        let target = Target::parse(&format!("redis-cluster://127.0.0.1:{port}")).expect("a target");
+        Self(Cluster { client: Client::connect(target).await.expect("a cluster") })
+    }
+
+    async fn pair(&mut self, job: &Job) {
+        self.0.pair(job).await;
     }
 }
 

@@ -19,16 +19,36 @@ impl Fred {
     }
 }
 
-impl PairClient for Fred {
-    async fn connect(port: u16) -> Self {
-        let config = Config::from_url(&format!("redis://127.0.0.1:{port}")).expect("an address");
+impl Fred {
+    async fn open(url: &str) -> Self {
+        let config = Config::from_url(url).expect("an address");
         let client = Client::new(config, None, None, None);
         client.init().await.expect("a server");
         Self { client }
+    }
+}
+
+impl PairClient for Fred {
+    async fn connect(port: u16) -> Self {
+        Self::open(&format!("redis://127.0.0.1:{port}")).await
     }
 
     async fn pair(&mut self, job: &Job) {
         assert_eq!(self.evalsha(&ACQUIRE.sha, &job.key, vec![&job.token, LEASE_MS]).await, 1);
         assert_eq!(self.evalsha(&RELEASE.sha, &job.key, vec![&job.token]).await, 1);
+    }
+}
+
+/// The same client, told that the server is a node of a cluster.
+#[derive(Clone)]
+pub struct FredCluster(Fred);
+
+impl PairClient for FredCluster {
+    async fn connect(port: u16) -> Self {
+        Self(Fred::open(&format!("redis-cluster://127.0.0.1:{port}")).await)
+    }
+
+    async fn pair(&mut self, job: &Job) {
+        self.0.pair(job).await;
     }
 }

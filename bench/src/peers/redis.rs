@@ -1,7 +1,9 @@
 //! `redis`: a multiplexed connection without a response timeout (a timer a command) and with TCP_NODELAY.
 
 use bytes::BytesMut;
-use redis::aio::MultiplexedConnection;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Value};
 
@@ -20,17 +22,13 @@ pub fn client(port: u16) -> Client {
     Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true))).expect("a client")
 }
 
-impl Redis {
-    async fn evalsha(&mut self, sha: &str, key: &str, args: &[&str]) -> i64 {
-        redis::cmd("EVALSHA")
-            .arg(sha)
-            .arg(1)
-            .arg(key)
-            .arg(args)
-            .query_async(&mut self.connection)
-            .await
-            .expect("a reply")
-    }
+async fn evalsha(connection: &mut impl ConnectionLike, sha: &str, key: &str, args: &[&str]) -> i64 {
+    redis::cmd("EVALSHA").arg(sha).arg(1).arg(key).arg(args).query_async(connection).await.expect("a reply")
+}
+
+async fn pair(connection: &mut impl ConnectionLike, job: &Job) {
+    assert_eq!(evalsha(connection, &ACQUIRE.sha, &job.key, &[&job.token, LEASE_MS]).await, 1);
+    assert_eq!(evalsha(connection, &RELEASE.sha, &job.key, &[&job.token]).await, 1);
 }
 
 impl PairClient for Redis {
@@ -41,8 +39,27 @@ impl PairClient for Redis {
     }
 
     async fn pair(&mut self, job: &Job) {
-        assert_eq!(self.evalsha(&ACQUIRE.sha, &job.key, &[&job.token, LEASE_MS]).await, 1);
-        assert_eq!(self.evalsha(&RELEASE.sha, &job.key, &[&job.token]).await, 1);
+        pair(&mut self.connection, job).await;
+    }
+}
+
+/// A connection to each master of a cluster: `cluster_async`, whose response timeout cannot be turned off.
+#[derive(Clone)]
+pub struct RedisCluster {
+    connection: ClusterConnection,
+}
+
+impl PairClient for RedisCluster {
+    async fn connect(port: u16) -> Self {
+        let client = ClusterClientBuilder::new([format!("redis://127.0.0.1:{port}")])
+            .tcp_settings(TcpSettings::default().set_nodelay(true))
+            .build()
+            .expect("a client");
+        Self { connection: client.get_async_connection().await.expect("a cluster") }
+    }
+
+    async fn pair(&mut self, job: &Job) {
+        pair(&mut self.connection, job).await;
     }
 }
 

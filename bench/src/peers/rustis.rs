@@ -27,6 +27,21 @@ impl PairClient for Rustis {
     }
 }
 
+/// The same client, told that the server is a node of a cluster.
+#[derive(Clone)]
+pub struct RustisCluster(Rustis);
+
+impl PairClient for RustisCluster {
+    async fn connect(port: u16) -> Self {
+        let url = format!("redis+cluster://127.0.0.1:{port}");
+        Self(Rustis { client: Client::connect(url).await.expect("a cluster") })
+    }
+
+    async fn pair(&mut self, job: &Job) {
+        self.0.pair(job).await;
+    }
+}
+
 /// One complete reply as a value, through the shim it offers to benchmarks (which copies the reply once).
 pub fn decode(frame: &[u8]) -> Value {
     bench_decode_to(frame).expect("the protocol")

@@ -1,12 +1,17 @@
 //! The works that are measured, one a file. Each takes samples in processes of their own and puts a table together.
 
 pub mod build;
+pub mod cluster;
 pub mod decode;
 pub mod encode;
 pub mod handoff;
+pub mod isolation;
 pub mod latency;
 pub mod memory;
 pub mod mutex;
+pub mod recovery;
+pub mod refresh;
+pub mod slot;
 pub mod syscalls;
 pub mod throughput;
 
@@ -36,5 +41,10 @@ pub const ALL: &[Work] = &[
     Work { name: "syscalls", run: syscalls::run, sample: throughput::sample },
     Work { name: "handoff", run: handoff::run, sample: handoff::sample },
     Work { name: "memory", run: memory::run, sample: memory::sample },
+    Work { name: "slot", run: slot::run, sample: slot::sample },
+    Work { name: "cluster", run: cluster::run, sample: cluster::sample },
+    Work { name: "refresh", run: refresh::run, sample: refresh::sample },
+    Work { name: "isolation", run: isolation::run, sample: isolation::sample },
+    Work { name: "recovery", run: recovery::run, sample: recovery::sample },
     Work { name: "build", run: build::run, sample: |_| Figures::new() },
 ];

@@ -128,7 +128,8 @@ pub fn sample(request: &Request) -> Figures {
     }
 }
 
-fn measure<C: PairClient + Clone>(request: &Request) -> Figures {
+/// Takes one of a client.
+pub fn measure<C: PairClient + Clone>(request: &Request) -> Figures {
     let Request { port, count, .. } = *request;
     let duration = request.duration();
     request.run(async move {
