@@ -145,12 +145,9 @@ impl Router {
         let (Some(router), Ok(runtime)) = (self.itself.upgrade(), tokio::runtime::Handle::try_current()) else {
             return self.refreshing.store(false, Ordering::Release);
         };
-        runtime.spawn(async move {
-            // If the runtime ends first, the flag must not stay behind.
-            let flag = Refreshing(&router);
-            router.learn().await;
-            drop(flag);
-        });
+        // Not made in the task: a runtime that is ending drops that before it ran, and the flag must not stay behind.
+        let refreshing = Refreshing(router);
+        runtime.spawn(async move { refreshing.0.learn().await });
     }
 
     /// No more commands; connections end when those under way have been answered.
@@ -300,9 +297,9 @@ fn find(nodes: &[Arc<Node>], address: &NodeAddress) -> Option<Arc<Node>> {
 }
 
 /// Set while an attempt to learn the map is under way.
-struct Refreshing<'a>(&'a Router);
+struct Refreshing(Arc<Router>);
 
-impl Drop for Refreshing<'_> {
+impl Drop for Refreshing {
     fn drop(&mut self) {
         self.0.refreshing.store(false, Ordering::Release);
     }
