@@ -35,15 +35,16 @@ impl Target {
     pub(crate) async fn find(mode: Mode) -> Result<Self, Failure> {
         let (url, member, private) = match std::env::var("LEASEHOLD_URL") {
             _ if mode == Mode::Cluster => {
+                // Only to see that servers can be started: why not is then told of one, and not of six.
+                private().await?.stop();
                 // Or the slots of the others would not be served either until a failover is over.
-                let builder = Cluster::builder().config("cluster-require-full-coverage no");
-                let cluster = quietly(builder.start()).await?;
+                let cluster = Cluster::builder().config("cluster-require-full-coverage no").start().await;
                 let member = cluster.node(0).url();
                 (cluster.url(), member, Private::Cluster(Rc::new(cluster)))
             }
             Ok(url) if !url.is_empty() => (url.clone(), url, Private::None),
             _ => {
-                let server = quietly(Server::start()).await?;
+                let server = private().await?;
                 (server.url(), server.url(), Private::Server(server))
             }
         };
@@ -82,12 +83,12 @@ impl Target {
     }
 }
 
-/// Waits for what the test kit starts. It panics when it cannot, as a test should; here that is an ordinary failure, to be
-/// told in one line.
-async fn quietly<T: 'static>(start: impl Future<Output = T> + 'static) -> Result<T, Failure> {
+/// Starts a server of our own. The test kit panics when it cannot, as a test should; here that is an ordinary failure,
+/// to be told in one line.
+async fn private() -> Result<Server, Failure> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
-    let started = tokio::task::spawn_local(start).await;
+    let started = tokio::task::spawn_blocking(|| Server::builder().start_blocking()).await;
     panic::set_hook(hook);
     started.map_err(|error| {
         let message = error.try_into_panic().ok().and_then(|panic| panic.downcast::<String>().ok());
