@@ -13,9 +13,11 @@ use lock_support::{ms, until, within};
 const PATTERNS: &[&str] = &["~shop:*", "~redisson_lock_token:{shop:*", "&redisson_lock__channel:{shop:*"];
 /// What the scripts are sent with and what is called in them, and what reads.
 const COMMANDS: &[&str] = &[
-    "+eval", "+evalsha", "+hexists", "+pttl", "+get", "+time", "+hset", "+pexpire", "+set", "+hdel", "+exists",
-    "+hlen", "+del", "+hgetall",
+    "+eval", "+evalsha", "+hexists", "+pttl", "+get", "+time", "+hset", "+pexpire", "+set", "+hdel", "+hlen", "+del",
+    "+hgetall",
 ];
+/// What is asked before waiters are woken; a denial does not keep them from it, but is noted.
+const NOTED: &str = "+exists";
 /// What wakes those who wait.
 const CHANNELS: &[&str] = &["+publish", "+subscribe", "+unsubscribe"];
 /// The same where channels belong to slots.
@@ -48,6 +50,17 @@ impl Place {
         let locks = || Locks::builder(&url).namespace("shop").lease(LEASE);
         Ok((locks().connect().await?, locks().connect().await?))
     }
+
+    /// What the first server refused to anybody.
+    async fn denied(&mut self) -> Vec<String> {
+        let log = self.admins[0].cmd(&["ACL", "LOG"]).await;
+        let mut denied: Vec<String> =
+            log.array().iter().map(|entry| entry.get("object").unwrap().str().into()).collect();
+        // `CLIENT SETINFO` is tried by every handshake, and does not matter.
+        denied.retain(|object| !object.starts_with("client"));
+        denied.dedup();
+        denied
+    }
 }
 
 async fn single() -> (Server, Place) {
@@ -61,7 +74,7 @@ async fn cluster() -> (Cluster, Place, Vec<&'static str>) {
     let admins = vec![cluster.raw(0).await, cluster.raw(1).await];
     let channels = if cluster.node(0).knows("SPUBLISH").await { SHARDED } else { CHANNELS };
     let place = Place { url: cluster.url(), admins, users: 0 };
-    (cluster, place, [PATTERNS, COMMANDS, channels, CLUSTER].concat())
+    (cluster, place, [PATTERNS, COMMANDS, &[NOTED], channels, CLUSTER].concat())
 }
 
 fn without<'a>(rights: &[&'a str], one: &str) -> Vec<&'a str> {
@@ -136,14 +149,18 @@ async fn each_is_heard_of(place: &mut Place, rights: &[&str], needed: &[&str]) {
 #[tokio::test]
 async fn a_user_with_the_least_rights_has_the_whole_mutex() {
     let (_server, mut place) = single().await;
-    let rights = [PATTERNS, COMMANDS, CHANNELS].concat();
+    let rights = [PATTERNS, COMMANDS, &[NOTED], CHANNELS].concat();
     everything_works(&place.user(&rights).await.unwrap()).await;
+    assert_eq!(place.denied().await, [""; 0], "something is missing that nobody misses");
+
+    everything_works(&place.user(&without(&rights, NOTED)).await.unwrap()).await;
+    assert_eq!(place.denied().await, ["exists"]);
 }
 
 #[tokio::test]
 async fn each_missing_right_is_an_error_that_says_so_or_makes_waiters_late() {
     let (_server, mut place) = single().await;
-    let rights = [PATTERNS, COMMANDS, CHANNELS].concat();
+    let rights = [PATTERNS, COMMANDS, &[NOTED], CHANNELS].concat();
     each_is_missed(&mut place, &rights, &PATTERNS[..2]).await;
     each_is_missed(&mut place, &rights, COMMANDS).await;
     each_is_heard_of(&mut place, &rights, &[PATTERNS[2], "+publish", "+subscribe"]).await;
@@ -152,7 +169,7 @@ async fn each_missing_right_is_an_error_that_says_so_or_makes_waiters_late() {
 #[tokio::test]
 async fn whoever_may_not_unsubscribe_goes_on_listening() {
     let (server, mut place) = single().await;
-    let rights = [PATTERNS, COMMANDS, CHANNELS].concat();
+    let rights = [PATTERNS, COMMANDS, &[NOTED], CHANNELS].concat();
     for (rights, left) in [(rights.clone(), 0), (without(&rights, "+unsubscribe"), 1)] {
         let users = place.user(&rights).await.unwrap();
         let mut raw = server.raw().await;
@@ -200,7 +217,7 @@ async fn each_missing_right_shows_in_a_cluster_too() {
 async fn replicas_and_the_age_of_a_server_are_asked_for_with_rights_of_their_own() {
     let servers = Replicas::builder().replicas(1).start().await;
     let mut place = Place { url: servers.url(), admins: vec![servers.node(0).raw().await], users: 0 };
-    let rights = [PATTERNS, COMMANDS, CHANNELS, &["+role", "+wait"]].concat();
+    let rights = [PATTERNS, COMMANDS, &[NOTED], CHANNELS, &["+role", "+wait"]].concat();
     let take = async |users: &(Locks, Locks), name: &str| {
         users.0.mutex(name).try_lock().replicated(leasehold::Replicas::All).await
     };
