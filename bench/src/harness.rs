@@ -86,14 +86,14 @@ impl Harness {
         (self.samples.get(), self.disturbed.get())
     }
 
-    /// `normal` rounds, or three.
+    /// `normal` rounds, or two.
     pub fn rounds(&self, normal: usize) -> usize {
-        if self.effort == Effort::Quick { 3 } else { normal }
+        if self.effort == Effort::Quick { 2 } else { normal }
     }
 
     /// Milliseconds of a sample.
     pub fn millis(&self, normal: u64) -> u64 {
-        if self.effort == Effort::Quick { normal / 4 } else { normal }
+        if self.effort == Effort::Quick { normal / 6 } else { normal }
     }
 
     /// Takes `rounds` samples of every candidate, in turn.

@@ -33,7 +33,7 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 const USAGE: &str = "\
 Measures leasehold beside floors and other clients.
 
-  --quick        three short rounds: under three minutes, for a look
+  --quick        two short rounds: under three minutes, for a look
   --full         clean builds as well: minutes more
   --only NAME    this work only; may be repeated
   --write        writes the tables to bench/RESULTS.md too
