@@ -40,7 +40,8 @@ impl Place {
     async fn user(&mut self, rights: &[&str]) -> Result<(Locks, Locks), Error> {
         self.users += 1;
         let user = format!("user{}", self.users);
-        let mut command = vec!["ACL", "SETUSER", &user, "reset", "on", ">secret"];
+        // Redis 6.2 gives a new user every channel.
+        let mut command = vec!["ACL", "SETUSER", &user, "reset", "resetchannels", "on", ">secret"];
         command.extend(rights);
         for admin in &mut self.admins {
             let made = admin.cmd(&command).await;
