@@ -2,7 +2,7 @@
 //! see, until they are told to stop, killed or frozen.
 //!
 //! `storm_worker URL SERVER DIRECTORY SEED`: the locks are taken through URL, where the faults are, and who holds them is
-//! asked at SERVER. It prints nothing unless something is wrong.
+//! asked at SERVER, unless that is `-`. It prints nothing unless something is wrong.
 
 mod task;
 mod witness;

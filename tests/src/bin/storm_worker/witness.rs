@@ -24,7 +24,13 @@ impl Witness {
     /// could be asked.
     ///
     /// The guard does not say its id. But whoever got the newest token is the one who holds.
+    ///
+    /// Where servers change their roles none is asked (`-` instead of an address), and the hold gets a name of its own.
     pub(crate) async fn hold(&mut self, guard: &Guard) -> Option<String> {
+        if self.server == "-" {
+            // With the key: masters give tokens by their own clocks, and two keys may get the same microsecond.
+            return guard.is_held().then(|| format!("{}:{}:{}", std::process::id(), guard.key(), guard.token()));
+        }
         let counter = format!("redisson_lock_token:{{{}}}", guard.key());
         loop {
             if let Some((holder, token)) = self.look(guard.key(), &counter).await {
