@@ -41,9 +41,9 @@ async fn two_nodes_that_point_at_each_other_end_in_an_error_and_no_storm() {
     assert!(!error.may_have_executed());
     assert!(begun.elapsed() < Duration::from_secs(10));
     assert_eq!(total(&fake, 2), 17, "the first attempt and sixteen redirects");
-    // The first of them is also the seed that is asked for maps.
+    // One for commands, and one for maps while nobody needed the other.
     println!("{} and {} connections", fake.accepted(0), fake.accepted(1));
-    assert!(fake.accepted(0) <= 6 && fake.accepted(1) <= 1);
+    assert!(fake.accepted(0) <= 4 && fake.accepted(1) <= 4);
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn nodes_that_ask_in_a_circle_end_in_an_error_and_no_storm() {
     assert!(matches!(error.as_server().unwrap().kind(), ServerErrorKind::Ask { .. }), "{error}");
     let commands = |node| fake.asked(node).iter().filter(|request| request[0].starts_with("EVAL")).count();
     assert_eq!(commands(0) + commands(1), 17);
-    assert!(fake.accepted(0) <= 6 && fake.accepted(1) <= 1);
+    assert!(fake.accepted(0) <= 4 && fake.accepted(1) <= 4);
 }
 
 /// Pain 9. An empty host is the one that answered, at another port.
@@ -180,7 +180,9 @@ async fn replicas_and_cut_off_masters_are_left_for_whoever_the_next_map_names() 
         if nudge {
             // The same node, able again in a moment, is what these are about.
             let error = take(&client, KEY, "me", Instant::now() + Duration::from_millis(300)).await.unwrap_err();
-            assert!(error.is_transient() && !error.may_have_executed(), "{refusal}: {error}");
+            // An attempt that begins right before the deadline may have no answer at it, and then it says so.
+            let late = error.detail().contains("no reply in time");
+            assert!(error.is_transient() && error.may_have_executed() == late, "{refusal}: {error}");
             assert!(total(&fake, 2) <= 20, "{refusal}: {} attempts", total(&fake, 2));
             continue;
         }
