@@ -1,7 +1,7 @@
 //! A cluster whose masters die, freeze, hand over and give slots away, and processes that fight over locks on it: what the
 //! ledger takes is never stale, no update is lost, and no two hold one lock but where a failover forgot the first.
 //!
-//! 30 seconds, or two minutes and a half with `LEASEHOLD_LONG=1`. `LEASEHOLD_SEED` draws the same faults again.
+//! 30 seconds or until every kind of fault was played, about 70; two minutes and a half with `LEASEHOLD_LONG=1`. `LEASEHOLD_SEED` draws the same faults again.
 
 #[path = "storm_support/fleet.rs"]
 mod fleet;
