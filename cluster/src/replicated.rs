@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use leasehold_resp::pool::Exclusive;
-use leasehold_resp::{Command, Error, Value};
+use leasehold_resp::{Command, Error, ErrorKind, Value};
 
 use crate::client::{Client, Evaluated};
 use crate::node::Node;
 use crate::redirect::{Journey, Step};
 use crate::script::ScriptCall;
 use crate::sentinel::master_shard;
-use crate::topology::View;
 
 /// What a `WAIT` may take longer than it was told to.
 const GRACE: Duration = Duration::from_millis(200);
@@ -94,17 +93,24 @@ impl Client {
     ) -> Result<Confirmed, Error> {
         let mut connection = node.pool.exclusive().await?;
         let left = || deadline.saturating_duration_since(Instant::now());
-        if !self.router().is_dynamic() {
-            // No map tells how many replicas there are; the master knows who is connected now, before the request.
-            let role = connection.call(&Command::new("ROLE"), left()).await?;
-            if let Some(shard) = master_shard(&role, &node.address) {
-                self.router().expect_replicas(&View::single(shard));
-            }
-        }
         let required = match quorum {
             Quorum::AtLeast(n) => n,
-            // With none known, "all" would confirm nothing.
-            Quorum::All => self.router().expected_replicas(call.key()).max(1),
+            Quorum::All => {
+                // Before the request, from the master itself: a map may not know them yet. `CLUSTER SLOTS` of a young
+                // cluster leaves out the replicas that have received nothing so far.
+                match connection.call(&Command::new("ROLE"), left()).await {
+                    Ok(role) => {
+                        if let Some(shard) = master_shard(&role, &node.address) {
+                            self.router().expect_replicas(call.key(), shard.replicas.len());
+                        }
+                    }
+                    // A user without the right to ask has what the maps said.
+                    Err(error) if self.router().is_dynamic() && error.kind() == ErrorKind::Server => {}
+                    Err(error) => return Err(error),
+                }
+                // With none known, "all" would confirm nothing.
+                self.router().expected_replicas(call.key()).max(1)
+            }
         };
         if asking {
             connection.call(&Command::new("ASKING"), left()).await?;

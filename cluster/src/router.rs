@@ -209,8 +209,24 @@ impl Router {
         replicas.get(index).copied().unwrap_or(0).into()
     }
 
+    /// The master of `key` says that it has so many replicas: remembered for everything it serves.
+    pub(crate) fn expect_replicas(&self, key: &[u8], count: usize) {
+        if count <= self.expected_replicas(key) {
+            return;
+        }
+        let count = u16::try_from(count).unwrap_or(u16::MAX);
+        let map = self.map();
+        let master = map.view.owner(slot(key));
+        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        for (slot, most) in (0..SLOTS).zip(replicas.iter_mut()) {
+            if map.view.owner(slot) == master {
+                *most = (*most).max(count);
+            }
+        }
+    }
+
     /// Remembers how many replicas `view` knows of.
-    pub(crate) fn expect_replicas(&self, view: &View) {
+    fn expect_replicas_of(&self, view: &View) {
         let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         for (slot, most) in (0..SLOTS).zip(replicas.iter_mut()) {
             if let Some(shard) = view.owner(slot).and_then(|owner| view.shards().get(owner)) {
@@ -239,7 +255,7 @@ impl Router {
         let nodes: Vec<_> = view.shards().iter().map(|shard| node(&shard.master)).collect();
         guests.retain(|guest| find(&nodes, &guest.address).is_none());
         drop(guests);
-        self.expect_replicas(&view);
+        self.expect_replicas_of(&view);
         let map = Arc::new(Map { view, nodes });
         *current = Arc::clone(&map);
         drop(current);
