@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long to wait for the others when one has answered. A frozen node takes connections and never answers: without
 /// this every attempt would last as long as our patience, and a new master be found that much later.
-const GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_millis(25);
 
 /// How many masters are asked, of those that are up.
 const MASTERS_ASKED: usize = 3;
