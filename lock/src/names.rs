@@ -3,6 +3,8 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use leasehold_cluster::slot::tag;
+
 /// The longest key, namespace included: 4 KiB. A server would take 512 MiB, in every message of every command.
 const MAX_KEY: usize = 4096;
 
@@ -41,7 +43,7 @@ impl Name {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
             Some(BadName::TooLong)
-        } else if slot_tag(&key) != slot_tag(&channel) || slot_tag(&key) != slot_tag(&token) {
+        } else if tag(key.as_bytes()) != tag(channel.as_bytes()) || tag(key.as_bytes()) != tag(token.as_bytes()) {
             Some(BadName::Braces)
         } else {
             None
@@ -113,16 +115,6 @@ pub(crate) fn is_good_namespace(namespace: &str) -> bool {
 /// Redisson's rule for derived keys. The test is for the character, not for a valid tag.
 fn prefixed(prefix: &str, key: &str) -> Box<str> {
     if key.contains('{') { format!("{prefix}:{key}") } else { format!("{prefix}:{{{key}}}") }.into()
-}
-
-/// The part of a key that a server hashes to find its slot: what stands between the first `{` and the next `}`, or the
-/// whole key if nothing does.
-fn slot_tag(key: &str) -> &str {
-    key.split_once('{')
-        .and_then(|(_, rest)| rest.split_once('}'))
-        .map(|(tag, _)| tag)
-        .filter(|tag| !tag.is_empty())
-        .unwrap_or(key)
 }
 
 #[cfg(test)]
