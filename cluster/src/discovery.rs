@@ -146,7 +146,7 @@ async fn views(
     let up: Vec<_> = nodes.iter().filter(|node| node.connection().is_up()).take(MASTERS_ASKED).collect();
     let mut asked = JoinSet::new();
     for node in &up {
-        ask(&mut asked, node.connection().clone(), at(template, &node.address));
+        ask(&mut asked, node.connection().clone(), node.address.endpoint(template));
     }
     if up.len() < MASTERS_ASKED.min(nodes.len()) {
         ask_strangers(&mut asked, seeds, strangers, template, view, nodes);
@@ -173,9 +173,9 @@ fn ask_strangers(
     nodes: &[Arc<Node>],
 ) {
     let (up, down): (Vec<_>, Vec<_>) = nodes.iter().zip(view.shards()).partition(|(node, _)| node.connection().is_up());
-    let mut known: HashSet<Address> = up.iter().map(|(node, _)| at(template, &node.address).address).collect();
+    let mut known: HashSet<Address> = up.iter().map(|(node, _)| node.address.endpoint(template).address).collect();
     let down = down.iter().flat_map(|(_, shard)| std::iter::once(&shard.master).chain(&shard.replicas));
-    let candidates = seeds.iter().cloned().chain(down.map(|address| at(template, address)));
+    let candidates = seeds.iter().cloned().chain(down.map(|address| address.endpoint(template)));
     let mut strangers = strangers.lock().unwrap_or_else(PoisonError::into_inner);
     let mut kept = HashMap::new();
     for mut endpoint in candidates.filter(|endpoint| known.insert(endpoint.address.clone())).take(STRANGERS_ASKED) {
@@ -213,10 +213,4 @@ async fn view_of(connection: &Connection, endpoint: &Endpoint) -> Result<View, E
     };
     View::parse(&reply, &asked, endpoint.tls)
         .map_err(|error| Error::new(ErrorKind::NotSent, connection.node(), error.to_string()).with_source(error))
-}
-
-fn at(template: &Endpoint, address: &NodeAddress) -> Endpoint {
-    let mut endpoint = template.clone();
-    endpoint.address = Address::Tcp { host: address.host.clone(), port: address.port };
-    endpoint
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::Event;
-use leasehold_resp::{Address, Endpoint, Error, ErrorKind};
+use leasehold_resp::{Endpoint, Error, ErrorKind};
 use tokio::sync::Notify;
 
 use crate::discovery::{Discovery, Found};
@@ -266,9 +266,7 @@ impl Router {
     }
 
     fn new_node(&self, address: &NodeAddress) -> Arc<Node> {
-        let mut endpoint = self.template.clone();
-        endpoint.address = Address::Tcp { host: address.host.clone(), port: address.port };
-        self.node_through(address, &endpoint)
+        self.node_through(address, &address.endpoint(&self.template))
     }
 
     fn node_through(&self, address: &NodeAddress, endpoint: &Endpoint) -> Arc<Node> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
-use leasehold_resp::{Address, Command, Connection, Endpoint, Error, ErrorKind, Value};
+use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind, Value};
 use tokio::task::JoinSet;
 
 use crate::router::Router;
@@ -123,8 +123,7 @@ fn host_and_port(reply: &Value) -> Option<NodeAddress> {
 
 /// The view of a server that confirms that it is a master: `ROLE` is the only word that counts.
 async fn confirmed(template: &Endpoint, address: &NodeAddress, patience: Duration) -> Result<View, Error> {
-    let mut endpoint = template.clone();
-    endpoint.address = Address::Tcp { host: address.host.clone(), port: address.port };
+    let mut endpoint = address.endpoint(template);
     endpoint.connect_timeout = endpoint.connect_timeout.min(patience);
     endpoint.command_timeout = endpoint.command_timeout.min(patience);
     let connection = Connection::connect(endpoint).await?;

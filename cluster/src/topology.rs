@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use leasehold_resp::Value;
+use leasehold_resp::{Address, Endpoint, Value};
 
 use crate::slot::SLOTS;
 
@@ -161,6 +161,15 @@ impl View {
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("View").field("shards", &self.shards).field("coverage", &self.coverage()).finish()
+    }
+}
+
+impl NodeAddress {
+    /// How to get at the node: as `template` says, but there.
+    pub(crate) fn endpoint(&self, template: &Endpoint) -> Endpoint {
+        let mut endpoint = template.clone();
+        endpoint.address = Address::Tcp { host: self.host.clone(), port: self.port };
+        endpoint
     }
 }
 
