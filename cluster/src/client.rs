@@ -1,7 +1,7 @@
 //! One handle over wherever the keys live: a server, a cluster, or the master that sentinels name.
 
 use std::fmt;
-use std::future::{Future, pending, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,10 +17,6 @@ use crate::script::{Bit, ScriptCall};
 use crate::slot::slot;
 use crate::subscriptions::Subscription;
 use crate::target::Target;
-
-/// Where the map can change: how long a node may be silent before we look whether another has taken its place. A frozen
-/// master answers nothing and its connection does not end.
-const SILENCE: Duration = Duration::from_millis(250);
 
 /// How long a caller waits for a node to come up before it looks at the map again.
 const GLANCE: Duration = Duration::from_millis(25);
@@ -93,9 +89,9 @@ impl Client {
                 Route::Ask(node) => (Arc::clone(node), true),
             };
             let (sent, sent_wall) = (Instant::now(), SystemTime::now());
-            let submitted = self.submitted(&node, &call, asking);
-            if submitted.reply.is_refused() {
-                drop(submitted);
+            let reply = node.submit(&call, asking);
+            if reply.is_refused() {
+                drop(reply);
                 self.await_node(&node, &journey).await?;
                 if !node.connection().is_up() {
                     // An ASK that cannot be followed at once is not followed later: it has to be said anew.
@@ -103,17 +99,18 @@ impl Client {
                 }
                 continue;
             }
-            match self.answer(submitted, call.key(), &node, &mut journey).await {
-                None => route = Route::Map,
-                Some(Ok(value)) => return Ok(Evaluated { value, sent, sent_wall, repeated: journey.repeated() }),
-                Some(Err(error)) => {
+            let outcome = self.answer(reply, &node, &journey).await;
+            note(&self.0, &node, call.script().bit(), &outcome);
+            match outcome {
+                Ok(value) => return Ok(Evaluated { value, sent, sent_wall, repeated: journey.repeated() }),
+                Err(error) => {
                     if let Some(single) = call.alternative_after(&error) {
                         call = single;
                         route = Route::Map;
                         continue;
                     }
                     let step = journey.failed(error, &node.address.host, Instant::now())?;
-                    route = self.follow(step, route).await;
+                    route = self.follow(step, route, call.key(), &node).await;
                 }
             }
         }
@@ -123,17 +120,15 @@ impl Client {
     /// which cannot wait, and for whoever depends on the order. A `NOSCRIPT` or a redirect comes back as the error.
     pub fn submit(&self, call: &ScriptCall<'_>) -> Submitted {
         match self.0.node_of(call.key()) {
-            Some(node) => self.submitted(&node, call, false),
+            Some(node) => {
+                let reply = node.submit(call, false);
+                Submitted { reply, at: Some((Arc::clone(&self.0), node)), script: call.script().bit() }
+            }
             None => {
                 let reply = Reply::failed(self.0.unserved());
                 Submitted { reply, at: None, script: call.script().bit() }
             }
         }
-    }
-
-    fn submitted(&self, node: &Arc<Node>, call: &ScriptCall<'_>, asking: bool) -> Submitted {
-        let at = Some((Arc::clone(&self.0), Arc::clone(node)));
-        Submitted { reply: node.submit(call, asking), at, script: call.script().bit() }
     }
 
     /// How many times the map changed or a connection came up: each time what is held there may be gone.
@@ -199,7 +194,7 @@ impl Client {
                 Ok(value) => return Ok(value),
                 Err(error) => {
                     let step = journey.failed(error, &node.address.host, Instant::now())?;
-                    route = self.follow(step, route).await;
+                    route = self.follow(step, route, key, &node).await;
                 }
             }
         }
@@ -289,74 +284,39 @@ impl Client {
         ready.map_err(|error| journey.verdict(error))
     }
 
-    /// The reply; `None` if another node serves `key` by now and the attempt was given up.
-    async fn answer(
-        &self,
-        mut submitted: Submitted,
-        key: &[u8],
-        node: &Arc<Node>,
-        journey: &mut Journey,
-    ) -> Option<Result<Value, Error>> {
-        if !self.0.is_dynamic() {
-            if !journey.repeated() {
-                return Some(submitted.await);
-            }
-            // The first attempt has the whole timeout of the connection; later ones only what is left.
-            let late = tokio::time::timeout_at(journey.deadline().into(), submitted).await;
-            return Some(late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time"))));
+    /// The reply. The first attempt has the whole timeout of the connection; later ones only what is left.
+    async fn answer(&self, reply: Reply, node: &Node, journey: &Journey) -> Result<Value, Error> {
+        if !journey.repeated() {
+            return reply.await;
         }
-        let mut changed = None;
-        loop {
-            let wake = (Instant::now() + SILENCE).min(journey.deadline());
-            let heard = changed.take();
-            let mut news = std::pin::pin!(async move {
-                match heard {
-                    Some(heard) => heard.await,
-                    // Most replies are here long before anybody has to listen for news.
-                    None => pending().await,
-                }
-            });
-            let outcome_or_news = poll_fn(|cx| match Pin::new(&mut submitted).poll(cx) {
-                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-                Poll::Pending => news.as_mut().poll(cx).map(|()| None),
-            });
-            if let Ok(Some(outcome)) = tokio::time::timeout_at(wake.into(), outcome_or_news).await {
-                return Some(outcome);
-            }
-            if Instant::now() >= journey.deadline() {
-                return Some(Err(Error::unknown(node.connection().node(), "no reply in time")));
-            }
-            // Before the look at the map, so that no news is missed in between.
-            changed = Some(self.0.changed.notified());
-            if self.0.node_of(key).is_some_and(|owner| !Arc::ptr_eq(&owner, node)) {
-                journey.abandoned();
-                return None;
-            }
-            self.0.refresh();
-        }
+        let late = tokio::time::timeout_at(journey.deadline().into(), reply).await;
+        late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time")))
     }
 
     /// Acts on what was decided; returns where the next attempt goes.
-    async fn follow(&self, step: Step, route: Route) -> Route {
+    async fn follow(&self, step: Step, route: Route, key: &[u8], node: &Arc<Node>) -> Route {
         match step {
             // An EVAL behind a NOSCRIPT needs an ASKING of its own: the first one is used up.
             Step::Again => route,
             Step::Ask(address) => Route::Ask(self.0.node_at(&address)),
             step => {
-                self.take(step).await;
+                self.take(step, key, node).await;
                 Route::Map
             }
         }
     }
 
-    /// Acts on what was decided, where the map names who is next.
-    pub(crate) async fn take(&self, step: Step) {
+    /// Acts on what was decided after `node` failed, where the map names who is next for `key`.
+    pub(crate) async fn take(&self, step: Step, key: &[u8], node: &Arc<Node>) {
         match step {
             Step::Again | Step::Ask(_) => {}
             Step::Moved(slot, address) => self.0.moved(slot, &address),
             Step::Pause { pause, refresh } => {
                 let changed = self.0.changed.notified();
                 if refresh {
+                    if self.0.node_of(key).is_some_and(|owner| !Arc::ptr_eq(&owner, node)) {
+                        return;
+                    }
                     self.0.refresh();
                     // Another map, or the node being back, is what this waits for.
                     let _ = tokio::time::timeout(pause, changed).await;
@@ -396,7 +356,9 @@ impl Submitted {
     pub fn detach(self, callback: impl FnOnce(Result<Value, Error>) + Send + 'static) {
         let Self { reply, at, script } = self;
         reply.detach(move |outcome| {
-            note(at.as_ref(), script, &outcome);
+            if let Some((router, node)) = &at {
+                note(router, node, script, &outcome);
+            }
             callback(outcome);
         });
     }
@@ -407,7 +369,9 @@ impl Future for Submitted {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = ready!(Pin::new(&mut self.reply).poll(cx));
-        note(self.at.as_ref(), self.script, &outcome);
+        if let Some((router, node)) = &self.at {
+            note(router, node, self.script, &outcome);
+        }
         Poll::Ready(outcome)
     }
 }
@@ -419,8 +383,7 @@ impl fmt::Debug for Submitted {
 }
 
 /// Remembers what an answer says of the node's script cache and of the map.
-fn note(at: Option<&(Arc<Router>, Arc<Node>)>, script: Bit, outcome: &Result<Value, Error>) {
-    let Some((router, node)) = at else { return };
+fn note(router: &Arc<Router>, node: &Node, script: Bit, outcome: &Result<Value, Error>) {
     match outcome {
         Ok(_) => node.known.learn(script),
         Err(error) => match error.as_server().map(|server| server.kind()) {

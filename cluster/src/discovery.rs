@@ -17,6 +17,10 @@ use crate::topology::{NodeAddress, Shard, View};
 /// How long to wait for the views of nodes that may be dead. Those that live answer within a round trip.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long a node may say nothing before we look whether another has taken its place. A frozen master takes what is sent
+/// to it and its connections do not end.
+const SILENCE: Duration = Duration::from_millis(250);
+
 /// How long to wait for the others when one has answered. A frozen node takes connections and never answers: without
 /// this every attempt would last as long as our patience, and a new master be found that much later.
 const GRACE: Duration = Duration::from_millis(25);
@@ -59,12 +63,14 @@ impl Discovery {
         match target {
             Target::Single(endpoint) => (Self::Single(endpoint.clone()), endpoint),
             Target::Cluster { seeds } => {
-                let template = seeds[0].clone();
+                let mut template = seeds[0].clone();
+                template.silence = Some(SILENCE);
                 (Self::Cluster { seeds, strangers: Mutex::default() }, template)
             }
             Target::Sentinel { sentinels, service, mut server } => {
                 // A master that was replaced while we were away must not be taken for one.
                 server.master_only = true;
+                server.silence = Some(SILENCE);
                 (Self::Sentinel(Sentinels::new(sentinels, service)), server)
             }
         }
@@ -183,7 +189,11 @@ fn ask_strangers(
         let connection = strangers.remove(&endpoint.address);
         let connection = connection.unwrap_or_else(|| Connection::lazy(endpoint.clone(), None));
         kept.insert(endpoint.address.clone(), connection.clone());
-        ask(asked, connection, endpoint);
+        // It goes on trying. Whoever waited for it each time would learn of the successor later than need be.
+        connection.start();
+        if !connection.is_failing() {
+            ask(asked, connection, endpoint);
+        }
     }
     *strangers = kept;
 }

@@ -45,6 +45,11 @@ impl Node {
         self.pool.first()
     }
 
+    /// It is silent and another serves its keys by now: what waits for it need not wait any longer.
+    pub(crate) fn replace(&self) {
+        self.connection().reset("the node says nothing, and its keys are served by another one now");
+    }
+
     /// Takes note of what an error says of the scripts it remembers.
     pub(crate) fn note(&self, error: &Error, script: Bit) {
         if error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::NoScript) {

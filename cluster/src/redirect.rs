@@ -61,11 +61,6 @@ impl Journey {
         self.repeated
     }
 
-    /// An attempt was given up without an answer.
-    pub(crate) const fn abandoned(&mut self) {
-        self.repeated = true;
-    }
-
     /// Decides after `error` from the node that listens at `host`.
     ///
     /// # Errors

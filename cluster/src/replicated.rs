@@ -77,7 +77,7 @@ impl Client {
             node.note(&error, call.script().bit());
             match journey.failed(error, &node.address.host, Instant::now())? {
                 Step::Ask(address) => asked = Some(self.router().node_at(&address)),
-                step => self.take(step).await,
+                step => self.take(step, call.key(), &node).await,
             }
         }
     }

@@ -90,9 +90,14 @@ impl Router {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn serves(&self, node: &Arc<Node>) -> bool {
+        self.map().nodes.iter().any(|known| Arc::ptr_eq(known, node))
+    }
+
     /// The node of `key`, if anybody serves it.
     pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
-        self.map().node_of(key)
+        // Under the lock rather than from a map of its own: its count is the one thing that all threads would write to.
+        self.map.read().unwrap_or_else(PoisonError::into_inner).node_of(key)
     }
 
     /// How long one command may take.
@@ -257,8 +262,11 @@ impl Router {
         drop(guests);
         self.expect_replicas_of(&view);
         let map = Arc::new(Map { view, nodes });
-        *current = Arc::clone(&map);
+        let replaced = std::mem::replace(&mut *current, Arc::clone(&map));
         drop(current);
+        for node in replaced.nodes.iter().filter(|node| node.connection().is_silent() && !self.serves(node)) {
+            node.replace();
+        }
         if let Some(router) = self.itself.upgrade() {
             self.hub.reconcile(&router);
         }
@@ -282,6 +290,8 @@ impl Router {
         match &event {
             Event::Up => self.note_change(),
             Event::Down => self.refresh(),
+            Event::Silent if self.serves(node) => self.refresh(),
+            Event::Silent => node.replace(),
             Event::Push(_) => {}
         }
         self.hub.observe(self, node, event);

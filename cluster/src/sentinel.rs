@@ -64,7 +64,7 @@ impl Sentinels {
                     connection.subscribe(&subscribe).detach(|_| {});
                 }
                 Event::Push(Push::Message { .. }) => drop(router.upgrade().map(|router| router.refresh())),
-                Event::Down | Event::Push(_) => {}
+                Event::Down | Event::Silent | Event::Push(_) => {}
             });
             let connection = Connection::lazy(endpoint.clone(), Some(observer));
             connection.start();

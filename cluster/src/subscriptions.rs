@@ -170,7 +170,7 @@ impl Hub {
                 router.refresh();
                 self.reconcile(router);
             }
-            ConnectionEvent::Push(_) => {}
+            ConnectionEvent::Push(_) | ConnectionEvent::Silent => {}
         }
     }
 

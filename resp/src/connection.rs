@@ -65,6 +65,9 @@ pub enum Event {
     Up,
     /// The connection is down; everything in flight has failed.
     Down,
+    /// The server has sent nothing for [`Endpoint::silence`] while something waits for it, and still does not. Told again
+    /// and again, and not a reason to give up yet: it may be busy.
+    Silent,
     /// The server said something unasked.
     Push(Push),
 }
@@ -80,6 +83,15 @@ pub(crate) struct State {
     pub(crate) woken: bool,
     /// Whether a driver task exists.
     pub(crate) driven: bool,
+    /// Whether the driver looks at the clock often enough to notice silence. On a quiet connection it does not, and is
+    /// woken by the next command: an idle client has nothing to do.
+    pub(crate) watched: bool,
+    /// Whether the server is silent at the moment.
+    pub(crate) silent: bool,
+    /// Why the connection is to be opened anew.
+    pub(crate) reset: Option<Error>,
+    /// Whether the last attempt to connect failed.
+    pub(crate) failing: bool,
     /// When the server at the other end was started, at the latest; if the endpoint says to ask.
     pub(crate) server_started: Option<Instant>,
 }
@@ -164,6 +176,10 @@ impl Connection {
             driver: None,
             woken: false,
             driven: false,
+            watched: endpoint.silence.is_none(),
+            silent: false,
+            reset: None,
+            failing: false,
             server_started: None,
         };
         let shared = Arc::new(Shared {
@@ -358,6 +374,28 @@ impl Connection {
         matches!(self.shared().lock().link, Link::Up(_))
     }
 
+    /// Whether it is down and the last attempt to open it failed. [`start`](Self::start) sees to it that there will be
+    /// others.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.shared().lock().failing
+    }
+
+    /// Whether [`Event::Silent`] was the last that was heard of the server.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.shared().lock().silent
+    }
+
+    /// Opens the connection anew; what is in flight fails, because of `reason`. Nothing if it is not up.
+    pub fn reset(&self, reason: &str) {
+        let mut state = self.shared().lock();
+        if matches!(state.link, Link::Up(_)) {
+            state.reset = Some(Error::unknown(&self.shared().node, reason));
+            wake_driver(state);
+        }
+    }
+
     /// When the server at the other end was started, at the latest, if [`Endpoint::ask_uptime`] is set and the
     /// connection was ever up. After a reconnect it may be another one.
     #[must_use]
@@ -435,7 +473,11 @@ impl Shared {
             // Its outcome cannot be known yet, so nothing comes back.
             let _ = state.pipeline.detach(id, done);
         }
+        let unwatched = !std::mem::replace(&mut state.watched, true);
         self.flush(state);
+        if unwatched {
+            wake_driver(self.lock());
+        }
         Ok(id)
     }
 

@@ -24,6 +24,7 @@ use crate::error::{Error, ErrorKind};
 use crate::handshake::{self, Established};
 use crate::pipeline::{Liveness, Shape, Wakes, Writing};
 use crate::push::Push;
+use crate::silence::Silence;
 use crate::socket::Writer;
 
 /// The first pause before reconnecting, and the longest one. Each is drawn from its upper half, so that the clients of
@@ -89,6 +90,8 @@ pub(crate) fn bring_up(shared: &Shared, established: &Established) {
     if matches!(state.link, Link::Up(_) | Link::Down(_)) {
         state.link = Link::Up(established.socket.writer.shared());
         state.server_started = established.started;
+        state.failing = false;
+        state.reset = None;
     }
     drop(state);
     shared.changed.notify_waiters();
@@ -190,6 +193,7 @@ struct Driver<'a> {
     timer: Pin<Box<Sleep>>,
     /// When the timer fires.
     due: Instant,
+    silence: Silence,
     last_read: Instant,
     /// Whether the peer has answered anything since the handshake.
     served: bool,
@@ -213,6 +217,7 @@ impl<'a> Driver<'a> {
             wakes: Wakes::default(),
             timer: Box::pin(tokio::time::sleep_until(due.into())),
             due,
+            silence: Silence::new(shared.endpoint.silence, now),
             last_read: now,
             served: false,
         }
@@ -260,19 +265,25 @@ impl<'a> Driver<'a> {
             let detail = format!("no answer within {:?}", self.shared.endpoint.command_timeout * 2);
             return Poll::Ready(Error::unknown(&self.shared.node, detail));
         }
-        if self.shared.is_finished() {
-            return Poll::Ready(Error::new(ErrorKind::Closed, &self.shared.node, "the connection was closed here"));
-        }
-        Poll::Pending
+        self.shared.reason_to_end().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// From here on a wake-up is needed again.
-    fn register(&self, cx: &Context<'_>) {
+    fn register(&mut self, cx: &Context<'_>) {
         let mut state = self.shared.lock();
         state.woken = false;
         match &state.driver {
             Some(known) if known.will_wake(cx.waker()) => {}
             _ => state.driver = Some(cx.waker().clone()),
+        }
+        let resumes = state.watched && !self.silence.is_watching();
+        drop(state);
+        if resumes
+            && let Some(due) = self.silence.resume(Instant::now())
+            && due < self.due
+        {
+            self.due = due;
+            self.timer.as_mut().reset(due.into());
         }
     }
 
@@ -331,6 +342,7 @@ impl<'a> Driver<'a> {
         }
         let crowd = self.wakes.len() >= 2;
         state.company |= crowd;
+        state.silent = false;
         let has_room = was_full && !state.pipeline.is_full();
         drop(state);
         self.wakes.fire();
@@ -420,13 +432,19 @@ impl<'a> Driver<'a> {
                 }
             }
             let next = state.pipeline.next_deadline().unwrap_or(now + self.shared.endpoint.command_timeout);
+            let look = self.silence.look(state.pipeline.waiting_since(), self.last_read, now);
+            state.watched = look.next.is_some() || self.shared.endpoint.silence.is_none();
+            state.silent = look.silent;
             drop(state);
             self.wakes.fire();
+            if look.silent {
+                self.shared.observe(Event::Silent);
+            }
             if liveness == Liveness::Dead {
                 return Liveness::Dead;
             }
-            self.due = next;
-            self.timer.as_mut().reset(next.into());
+            self.due = look.next.map_or(next, |look| look.min(next));
+            self.timer.as_mut().reset(self.due.into());
         }
         Liveness::Alive
     }
@@ -445,14 +463,18 @@ impl Shared {
         matches!(self.lock().link, Link::Closing | Link::Aborted | Link::Ended(_))
     }
 
-    /// Closed, and nothing is waited for any more.
-    fn is_finished(&self) -> bool {
-        let state = self.lock();
-        match state.link {
+    /// Why to end: closed, and nothing is waited for any more; or to be opened anew.
+    fn reason_to_end(&self) -> Option<Error> {
+        let mut state = self.lock();
+        let finished = match state.link {
             Link::Closing => state.pipeline.in_flight() == 0 && state.pipeline.is_flushed(),
             Link::Aborted | Link::Ended(_) => true,
             Link::Up(_) | Link::Down(_) => false,
+        };
+        if finished {
+            return Some(Error::new(ErrorKind::Closed, &self.node, "the connection was closed here"));
         }
+        state.reset.take()
     }
 
     /// Keeps the newest reason, which says more than the first one.
@@ -460,6 +482,7 @@ impl Shared {
         let mut state = self.lock();
         if matches!(state.link, Link::Down(_)) {
             state.link = Link::Down(error);
+            state.failing = true;
         }
     }
 }

@@ -66,6 +66,9 @@ pub struct Endpoint {
     pub master_only: bool,
     /// Whether to ask how long the server has been up (by `INFO server`, at each connect).
     pub ask_uptime: bool,
+    /// The observer is told when the server has sent nothing for so long while something waits for it: where another
+    /// server may take its place.
+    pub silence: Option<Duration>,
     /// How long TCP, TLS and the handshake may take together.
     pub connect_timeout: Duration,
     /// How long one command may take, from submitting it.
@@ -87,6 +90,7 @@ impl Endpoint {
             client_name: None,
             master_only: false,
             ask_uptime: false,
+            silence: None,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(5),
         }

@@ -20,6 +20,7 @@ pub mod pipeline;
 pub mod pool;
 pub mod push;
 pub mod reply;
+mod silence;
 mod socket;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -379,6 +379,12 @@ impl Pipeline {
         Some(waited_for.map_or(patience, |deadline| deadline.min(patience)))
     }
 
+    /// When the oldest command without a reply was submitted.
+    #[must_use]
+    pub fn waiting_since(&self) -> Option<Instant> {
+        self.front().and_then(|front| front.deadline.checked_sub(self.timeout))
+    }
+
     /// Fails what is due at `now`. Its place stays in the queue, abandoned, since its reply may still come.
     ///
     /// A (un)subscription is waited for until the connection ends: confirmed late it is in force all the same, and there

@@ -87,7 +87,7 @@ fn observer(counters: &Arc<Counters>) -> Observer {
         }
         Event::Down => drop(counters.downs.fetch_add(1, Relaxed)),
         Event::Push(Push::Message { .. }) => drop(counters.pushes.fetch_add(1, Relaxed)),
-        Event::Push(_) => {}
+        Event::Silent | Event::Push(_) => {}
     })
 }
 
