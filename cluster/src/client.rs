@@ -1,8 +1,8 @@
 //! One handle over wherever the keys live: a server, a cluster, or the master that sentinels name.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
@@ -272,9 +272,15 @@ impl Client {
     async fn await_node(&self, node: &Arc<Node>, journey: &Journey) -> Result<(), Error> {
         let deadline = journey.deadline();
         let ready = if self.0.is_dynamic() {
+            let mut changed = pin!(self.0.changed.notified());
             self.0.refresh();
             let glance = (Instant::now() + GLANCE).min(deadline);
-            match node.connection().ready(glance).await {
+            let mut ready = pin!(node.connection().ready(glance));
+            let ready_or_news = poll_fn(|cx| match ready.as_mut().poll(cx) {
+                Poll::Pending => changed.as_mut().poll(cx).map(Ok),
+                ready => ready,
+            });
+            match ready_or_news.await {
                 Err(_) if glance < deadline && !self.0.is_closed() => Ok(()),
                 ready => ready,
             }
