@@ -133,6 +133,28 @@ async fn a_frozen_master_is_replaced_and_not_gone_back_to_when_it_wakes() {
     cluster.wait_until_ok().await;
 }
 
+/// A frozen node's connections never end, and these commands may take longer than the test.
+#[tokio::test]
+async fn what_waits_at_a_frozen_master_goes_to_its_successor_without_waiting_for_its_timeout() {
+    let cluster = Cluster::start().await;
+    let mut target = Target::parse(&cluster.url()).unwrap();
+    for endpoint in target.endpoints_mut() {
+        endpoint.command_timeout = BOUND * 4;
+    }
+    let client = Client::connect(target).await.unwrap();
+    let (lock, counter) = (cluster.key_at(0, "lock").await, cluster.key_at(0, "counter").await);
+    assert_eq!(take(&client, &lock, "me", soon()).await.unwrap(), 1);
+    cluster.freeze(0);
+    let command = Command::new("INCR").arg(&counter);
+    let waiting =
+        async { tokio::join!(take(&client, &lock, "me", soon() + BOUND), client.call(counter.as_bytes(), &command)) };
+    let (taken, counted) = tokio::time::timeout(BOUND, waiting).await.expect("both are told of the new master");
+    assert_eq!(taken.unwrap(), 1, "a script that may be repeated is");
+    let error = counted.expect_err("a command that may not is not");
+    assert!(error.may_have_executed(), "{error}");
+    assert_eq!(client.node(lock.as_bytes()).to_string(), cluster.addr(3).to_string());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_graceful_failover_loses_nothing_and_refuses_nobody() {
     let cluster = Cluster::start().await;

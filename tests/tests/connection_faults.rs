@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Script};
+use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::{Command, Connection, Encode, Endpoint, Error, ErrorKind, Value};
 use leasehold_testkit::scripted::Scripted;
 use leasehold_testkit::{Accept, Cut, Fault, Proxy, Raw, Server};
@@ -381,6 +382,44 @@ async fn an_idle_connection_that_is_half_open_is_noticed_without_a_command() {
     until("it serves", async || connection.send(&echo("a")).await.is_ok()).await;
     // One that is only idle is left alone.
     assert_eq!(quiet.send(&Command::new("CLIENT").arg("ID")).await.unwrap(), id);
+}
+
+#[tokio::test]
+async fn silence_is_told_again_and_again_and_a_reset_ends_it_for_those_who_wait() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let mut endpoint = endpoint(&format!("redis://{}", proxy.addr()), BOUND * 2);
+    endpoint.silence = Some(Duration::from_millis(50));
+    let told = Arc::new(AtomicU64::new(0));
+    let connection = Connection::connect_observed(endpoint, observer(&told)).await.unwrap();
+    // The second time after a pause in which the driver has stopped looking at the clock.
+    for pause in [Duration::ZERO, Duration::from_millis(300)] {
+        tokio::time::sleep(pause).await;
+        let before = told.load(Relaxed);
+        assert!(connection.send(&echo("here")).await.is_ok());
+        proxy.blackhole();
+        let reply = connection.submit(&echo("into the void"));
+        until("silence was told three times", async || told.load(Relaxed) >= before + 3).await;
+        assert!(connection.is_silent());
+
+        proxy.heal();
+        connection.reset("somebody else does its work now");
+        let error = tokio::time::timeout(BOUND, reply).await.expect("not left to its timeout").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+        assert!(error.detail().contains("somebody else does its work now"), "{error}");
+        let answer = connection.send(&echo("again")).await;
+        assert_eq!(answer.unwrap().as_str(), Some("again"));
+        assert!(!connection.is_silent());
+    }
+}
+
+fn observer(silences: &Arc<AtomicU64>) -> Observer {
+    let silences = Arc::clone(silences);
+    Arc::new(move |_, event| {
+        if matches!(event, Event::Silent) {
+            silences.fetch_add(1, Relaxed);
+        }
+    })
 }
 
 #[test]
