@@ -252,11 +252,12 @@ impl Shared {
         (batches, over)
     }
 
-    /// Makes everything due now: the server may have forgotten it, and whoever holds it should know.
-    fn doubt_all(&self) {
+    /// Makes everything due now: the server may not have it any more, and whoever holds it should know. It is `doubtful`
+    /// if that would be because the server has forgotten it.
+    fn look_at_all(&self, doubtful: bool) {
         let now = Instant::now();
         lock(&self.state).schedule.for_each(|due, renewal| {
-            renewal.doubtful = true;
+            renewal.doubtful |= doubtful;
             *due = Due::sharp(now);
         });
     }
@@ -338,8 +339,9 @@ impl Shared {
         lock(&self.state).schedule.next_at().is_some_and(|at| at <= now)
     }
 
-    fn has_jobs(&self) -> bool {
-        !lock(&self.state).jobs.is_empty()
+    fn has_work(&self) -> bool {
+        let state = lock(&self.state);
+        !state.jobs.is_empty() || !state.schedule.is_empty()
     }
 }
 

@@ -65,6 +65,26 @@ async fn a_thousand_locks_are_renewed_by_a_handful_of_commands() {
     assert!(commands <= renewals / 30, "{commands} commands for {renewals} renewals");
 }
 
+/// No renewal falls into the time of this test: nothing but the restart can tell. It may come before the keeper is connected
+/// or after.
+#[tokio::test]
+async fn a_server_that_restarted_and_forgot_a_lock_is_noticed_at_once() {
+    for connected in [false, true] {
+        let server = Server::start().await;
+        let mut raw = server.raw().await;
+        let locks = short_locks(&server, Duration::from_secs(600)).await;
+        let guard = locks.mutex("a").lock().await.unwrap();
+        if connected {
+            // The acquire is one.
+            until("the keeper has looked at it", async || scripts_run(&mut raw).await >= 2).await;
+        }
+        server.restart().await;
+        let reason = within("the end of the hold", guard.lost()).await;
+        // A keeper that was not there yet knows that it is gone, but not why.
+        assert!(reason == LostReason::NodeGone || !connected && reason == LostReason::Stolen, "{reason}");
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_renewed_after_its_release() {
     let server = Server::start().await;

@@ -22,7 +22,7 @@ pub(super) const CONNECT_CHECK: Duration = Duration::from_millis(20);
 /// Pauses between attempts to connect, and to finish a release, grow up to this.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// The connection, made when it is first needed. Once made it reconnects by itself.
+/// The connection, made for the first lock that is held when the thread gets to it. Once made it reconnects by itself.
 enum Link {
     None,
     Connecting,
@@ -48,11 +48,12 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
             && client.changes() != changes
         {
             changes = client.changes();
-            shared.doubt_all();
+            shared.look_at_all(true);
         }
         let now = Now::read();
         let is_time = shared.is_time(now.monotonic);
-        if matches!(link, Link::None) && (is_time || shared.has_jobs()) {
+        // Not only when something is due: a node that goes away is noticed by the connections that end.
+        if matches!(link, Link::None) && shared.has_work() {
             tasks.spawn(connect(target.clone()));
             link = Link::Connecting;
         }
@@ -77,6 +78,8 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
                 Done::Connected(client) => {
                     changes = client.changes();
                     link = Link::Up(client);
+                    // What went away before we were there to see it.
+                    shared.look_at_all(false);
                 }
                 Done::Renewed(batch, answer) => shared.settle(batch, answer),
                 Done::Apart(batch) => {
