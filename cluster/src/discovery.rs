@@ -102,10 +102,7 @@ impl Discovery {
         let view = match self {
             Self::Single(_) => None,
             Self::Cluster { seeds, strangers } => View::agreed(views(seeds, strangers, template, view, nodes).await),
-            Self::Sentinel(sentinels) => {
-                let present = view.shards().first().map(|shard| &shard.master);
-                sentinels.master(template, present).await.ok()
-            }
+            Self::Sentinel(sentinels) => sentinels.master(template, nodes.first().map(|node| &**node)).await.ok(),
         };
         view.map(|view| Found { view, endpoint: None, sharded: false })
     }

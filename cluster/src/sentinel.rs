@@ -3,7 +3,7 @@
 //! A sentinel may be wrong, late or cut off, and a master that was frozen while it was replaced goes on calling itself
 //! master for seconds. So several sentinels are asked, and the one they name must itself confirm its role.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind, Value};
 use tokio::task::JoinSet;
 
+use crate::node::Node;
 use crate::router::Router;
 use crate::topology::{NodeAddress, Shard, View};
 
@@ -29,22 +30,29 @@ const GLANCE: Duration = Duration::from_millis(250);
 pub(crate) struct Sentinels {
     endpoints: Vec<Endpoint>,
     service: Arc<str>,
-    /// Connections that listen for changes, one a sentinel.
-    listening: Mutex<Vec<Connection>>,
+    /// One a sentinel: they listen for changes, and are asked. Opened once the first master is known.
+    connections: OnceLock<Vec<Connection>>,
 }
 
 impl Sentinels {
-    pub(crate) fn new(endpoints: Vec<Endpoint>, service: String) -> Self {
-        Self { endpoints, service: service.into(), listening: Mutex::default() }
+    pub(crate) fn new(mut endpoints: Vec<Endpoint>, service: String) -> Self {
+        for endpoint in &mut endpoints {
+            endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
+            endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
+        }
+        Self { endpoints, service: service.into(), connections: OnceLock::new() }
     }
 
-    /// The master that most sentinels name, if it says so itself; otherwise the next one named. If it is still the
-    /// `present` one it should confirm that at once: while it is frozen or dead, its successor is waited for.
-    pub(crate) async fn master(&self, template: &Endpoint, present: Option<&NodeAddress>) -> Result<View, Error> {
+    /// The master that most sentinels name, if it says so itself; otherwise the next one named. The `present` one is
+    /// asked through the connection that there is: while it is frozen or dead, its successor is waited for.
+    pub(crate) async fn master(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
         let (named, mut last) = self.named().await;
         for address in named {
-            let patience = if present == Some(&address) { GLANCE } else { PATIENCE };
-            match confirmed(template, &address, patience).await {
+            let answer = match present.filter(|node| node.address == address) {
+                Some(node) => still_master(node).await,
+                None => confirmed(template, &address).await,
+            };
+            match answer {
                 Ok(view) => return Ok(view),
                 Err(error) => last = error,
             }
@@ -54,8 +62,7 @@ impl Sentinels {
 
     /// Subscribes to all sentinels: the first word of a new master starts a refresh.
     pub(crate) fn watch(&self, router: &Weak<Router>) {
-        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
-        for endpoint in &self.endpoints {
+        let connect = |endpoint: &Endpoint| {
             let router = router.clone();
             let observer: Observer = Arc::new(move |connection, event| match event {
                 Event::Up => {
@@ -68,19 +75,24 @@ impl Sentinels {
             });
             let connection = Connection::lazy(endpoint.clone(), Some(observer));
             connection.start();
-            listening.push(connection);
-        }
+            connection
+        };
+        self.connections.get_or_init(|| self.endpoints.iter().map(connect).collect());
     }
 
     /// The addresses that sentinels name, the one named most often first; and why there are none.
     async fn named(&self) -> (Vec<NodeAddress>, Error) {
         let mut asked = JoinSet::new();
-        for endpoint in &self.endpoints {
-            let mut endpoint = endpoint.clone();
-            endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
-            endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
             let service = Arc::clone(&self.service);
-            asked.spawn(async move { ask(endpoint, &service).await });
+            let open = self.connections.get().and_then(|connections| connections.get(index)).cloned();
+            let endpoint = endpoint.clone();
+            asked.spawn(async move {
+                match open {
+                    Some(connection) => ask(&connection, &service).await,
+                    None => ask(&Connection::connect(endpoint).await?, &service).await,
+                }
+            });
         }
         let mut votes: Vec<(NodeAddress, usize)> = Vec::new();
         let mut last = Error::config("the URL names no sentinel");
@@ -104,8 +116,12 @@ impl Sentinels {
 }
 
 /// One sentinel's word.
-async fn ask(endpoint: Endpoint, service: &str) -> Result<NodeAddress, Error> {
-    let connection = Connection::connect(endpoint).await?;
+async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Error> {
+    // After the runtime that drove it has ended.
+    connection.start();
+    if connection.is_failing() {
+        return Err(Error::not_sent(connection.node(), "the sentinel cannot be reached"));
+    }
     let question = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
     let reply = connection.send(&question).await?;
     host_and_port(&reply).ok_or_else(|| {
@@ -121,12 +137,27 @@ fn host_and_port(reply: &Value) -> Option<NodeAddress> {
     Some(NodeAddress { host: host.to_owned(), port: port.as_str()?.parse().ok()? })
 }
 
-/// The view of a server that confirms that it is a master: `ROLE` is the only word that counts.
-async fn confirmed(template: &Endpoint, address: &NodeAddress, patience: Duration) -> Result<View, Error> {
+/// The view of a server that we do not know yet.
+async fn confirmed(template: &Endpoint, address: &NodeAddress) -> Result<View, Error> {
     let mut endpoint = address.endpoint(template);
-    endpoint.connect_timeout = endpoint.connect_timeout.min(patience);
-    endpoint.command_timeout = endpoint.command_timeout.min(patience);
-    let connection = Connection::connect(endpoint).await?;
+    endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
+    endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
+    says_master(&Connection::connect(endpoint).await?, address).await
+}
+
+/// The view of the master that we have, if it still is one and says so at once.
+async fn still_master(node: &Node) -> Result<View, Error> {
+    let connection = node.connection();
+    connection.start();
+    let unheard = || Error::not_sent(connection.node(), "the sentinels name a master that says nothing");
+    if connection.is_failing() || connection.is_silent() {
+        return Err(unheard());
+    }
+    tokio::time::timeout(GLANCE, says_master(connection, &node.address)).await.unwrap_or_else(|_| Err(unheard()))
+}
+
+/// The view of a server that confirms that it is a master: `ROLE` is the only word that counts.
+async fn says_master(connection: &Connection, address: &NodeAddress) -> Result<View, Error> {
     let role = connection.send(&Command::new("ROLE")).await?;
     match master_shard(&role, address) {
         Some(shard) => Ok(View::single(shard)),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use cluster_support::{client, set, soon, take};
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
-use leasehold_testkit::{Sentinels, until};
+use leasehold_testkit::{Raw, Sentinels, until};
 
 const KEY: &str = "lock";
 
@@ -72,6 +72,40 @@ async fn a_killed_master_and_a_frozen_one_are_replaced_and_do_not_come_back_when
             assert_eq!(used(client, &sentinels), Some(third));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// While there is no master they are asked some forty times a second: over the connections that there are.
+#[tokio::test]
+async fn looking_for_the_next_master_opens_no_connections_at_the_sentinels() {
+    let sentinels = Sentinels::start().await;
+    let client = client(&sentinels.url()).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    let mut raws =
+        [sentinels.sentinel(0).raw().await, sentinels.sentinel(1).raw().await, sentinels.sentinel(2).raw().await];
+    let received = async |raw: &mut Raw| -> u64 {
+        let stats = raw.cmd(&["INFO", "stats"]).await;
+        let line = stats.str().lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.expect("it counts them").trim().parse().expect("a number")
+    };
+    for raw in &mut raws {
+        // Then it is connected.
+        until("the client listens", async || {
+            let clients = raw.cmd(&["CLIENT", "LIST"]).await;
+            if clients.str().contains(" sub=1 ") { Ok(()) } else { Err(clients.str().to_owned()) }
+        })
+        .await;
+    }
+    let mut before = Vec::new();
+    for raw in &mut raws {
+        before.push(received(raw).await);
+    }
+    sentinels.node(0).kill();
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1, "by the next master");
+    for (raw, before) in raws.iter_mut().zip(before) {
+        // The other two may have renewed their links. With a connection for each question it was 45.
+        let more = received(raw).await - before;
+        assert!(more <= 8, "{more} connections");
     }
 }
 
