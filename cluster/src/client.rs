@@ -36,6 +36,8 @@ pub struct Evaluated {
     pub sent_wall: SystemTime,
     /// Whether an earlier attempt of the same call may have run as well.
     pub repeated: bool,
+    /// Whether it came from a node that does not serve the slot yet (`ASK`): the slot is being moved there.
+    pub migrating: bool,
 }
 
 /// Where the next attempt goes.
@@ -102,7 +104,9 @@ impl Client {
             let outcome = self.answer(reply, &node, &journey).await;
             note(&self.0, &node, call.script().bit(), &outcome);
             match outcome {
-                Ok(value) => return Ok(Evaluated { value, sent, sent_wall, repeated: journey.repeated() }),
+                Ok(value) => {
+                    return Ok(Evaluated { value, sent, sent_wall, repeated: journey.repeated(), migrating: asking });
+                }
                 Err(error) => {
                     if let Some(single) = call.alternative_after(&error) {
                         call = single;

@@ -123,7 +123,7 @@ impl Client {
         };
         node.known.learn(call.script().bit());
         let acknowledged = if wrote(&value) { wait(&mut connection, required, left()).await? } else { 0 };
-        let evaluated = Evaluated { value, sent, sent_wall, repeated: false };
+        let evaluated = Evaluated { value, sent, sent_wall, repeated: false, migrating: asking };
         Ok(Confirmed { evaluated, acknowledged, required })
     }
 }

@@ -22,6 +22,10 @@ use crate::scripts::{ACQUIRE, ACQUIRE_ALONE};
 /// processes all know the same end.
 const SPREAD_MS: u64 = 4;
 
+/// How often to look for a lock that is where its slot is being moved to: what is published there we do not hear before the
+/// slot is ours to listen to.
+const WHILE_MIGRATING: Duration = Duration::from_millis(250);
+
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -44,7 +48,7 @@ pub(crate) enum Patience {
 /// The server's word on an attempt.
 enum Answer {
     Granted(Guard),
-    /// Somebody has it, for this long.
+    /// Somebody has it: look again after this long, if nothing is heard before.
     Held(Duration),
 }
 
@@ -156,7 +160,7 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool
         Some(held) => {
             attempt.disarm();
             let ttl = Duration::from_millis((-1 - held).cast_unsigned());
-            return Ok(Answer::Held(ttl));
+            return Ok(Answer::Held(if evaluated.migrating { ttl.min(WHILE_MIGRATING) } else { ttl }));
         }
         None => return Err(Error::unexpected(&evaluated.value)),
     };

@@ -2,9 +2,11 @@
 
 mod lock_support;
 
+use std::time::Duration;
+
 use leasehold::{Locks, Release};
 use leasehold_testkit::Cluster;
-use lock_support::within;
+use lock_support::{scripts_run, until, within};
 
 /// The pain: at the source of a migrating slot a key that is gone is "not local", also within the script that has just
 /// removed it, and at the target two keys that do not exist yet cannot be used together.
@@ -37,4 +39,27 @@ async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
     assert_eq!(within("a release after the move", third.release()).await.unwrap(), Release::Released);
     let fourth = within("a lock after the move", theirs.mutex(&name).lock().into_future()).await.unwrap();
     assert!(fourth.is_held());
+}
+
+/// What is published at the target nobody hears who listens at the source, and the slot never arrives in this test.
+#[tokio::test]
+async fn a_release_at_the_target_reaches_a_waiter_elsewhere_long_before_the_lease_ends() {
+    let cluster = Cluster::builder().masters(2).replicas(0).start().await;
+    let lease = Duration::from_secs(600);
+    let locks = async || Locks::builder(cluster.url()).lease(lease).connect().await.unwrap();
+    let (ours, theirs) = (locks().await, locks().await);
+    let name = cluster.key_at(0, "order:").await;
+    let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
+    migration.begin().await;
+    let guard = within("a lock at the target", ours.mutex(&name).lock().into_future()).await.unwrap();
+    assert!(theirs.mutex(&name).try_lock().await.unwrap().is_none());
+    let mutex = theirs.mutex(&name);
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    let mut target = cluster.raw(1).await;
+    let asked = scripts_run(&mut target).await;
+    // It asks, listens at the source, and asks once more, because a release in between would not have been heard.
+    until("the waiter listens", async || scripts_run(&mut target).await >= asked + 2).await;
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    let next = within("the waiter's turn", waiter).await.unwrap().unwrap();
+    assert!(next.is_held());
 }
