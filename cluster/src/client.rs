@@ -59,15 +59,22 @@ impl Client {
     ///
     /// Cancel safe: dropping the future closes what was opened.
     pub async fn connect(target: impl Into<Target>) -> Result<Self, Error> {
-        let (discovery, template) = Discovery::new(target.into());
-        let router = Router::connect(template, discovery).await?;
-        if !router.is_dynamic() {
-            // So that a wrong password is an error here and not the reason for a wait later.
-            for node in router.map().nodes() {
-                node.connection().open().await?;
+        Self::connect_to(target.into()).await
+    }
+
+    /// Boxed, so that whoever connects does not carry a copy of all that belongs to it.
+    fn connect_to(target: Target) -> Pin<Box<dyn Future<Output = Result<Self, Error>> + Send>> {
+        Box::pin(async move {
+            let (discovery, template) = Discovery::new(target);
+            let router = Router::connect(template, discovery).await?;
+            if !router.is_dynamic() {
+                // So that a wrong password is an error here and not the reason for a wait later.
+                for node in router.map().nodes() {
+                    node.connection().open().await?;
+                }
             }
-        }
-        Ok(Self(router))
+            Ok(Self(router))
+        })
     }
 
     /// Runs an idempotent script, and again on transient failures until `deadline`, following the slot wherever it

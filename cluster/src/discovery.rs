@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use leasehold_resp::{Address, Command, Connection, Endpoint, Error, ErrorKind};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::node::Node;
+use crate::race::Race;
 use crate::router::Router;
 use crate::sentinel::Sentinels;
 use crate::target::Target;
@@ -117,9 +117,9 @@ impl Discovery {
 
 /// The map of the first seed that has one.
 async fn first_of(seeds: Vec<Endpoint>) -> Result<Found, Error> {
-    let mut asked = JoinSet::new();
+    let mut asked = Race::new();
     for seed in seeds {
-        asked.spawn(async move {
+        asked.add(async move {
             let connection = Connection::connect(seed.clone()).await?;
             let view = view_of(&connection, &seed).await?;
             // Servers before 7.0 have no sharded channels; Redisson decides by the same question.
@@ -128,11 +128,10 @@ async fn first_of(seeds: Vec<Endpoint>) -> Result<Found, Error> {
         });
     }
     let mut last = Error::config("the URL has no host");
-    while let Some(answer) = asked.join_next().await {
+    while let Some(answer) = asked.next().await {
         match answer {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(error)) => last = error,
-            Err(_panicked_or_cancelled) => {}
+            Ok(found) => return Ok(found),
+            Err(error) => last = error,
         }
     }
     Err(last)
@@ -147,7 +146,7 @@ async fn views(
     nodes: &[Arc<Node>],
 ) -> Vec<View> {
     let up: Vec<_> = nodes.iter().filter(|node| node.connection().is_up()).take(MASTERS_ASKED).collect();
-    let mut asked = JoinSet::new();
+    let mut asked = Race::new();
     for node in &up {
         ask(&mut asked, node.connection().clone(), node.address.endpoint(template));
     }
@@ -160,7 +159,7 @@ async fn views(
     if !views.is_empty() {
         return views;
     }
-    let mut asked = JoinSet::new();
+    let mut asked = Race::new();
     ask_strangers(&mut asked, seeds, strangers, template, view, nodes);
     collect(asked).await
 }
@@ -168,7 +167,7 @@ async fn views(
 /// Asks the seeds, the masters that are not up (nobody may have needed them yet), and their replicas (one of them may be
 /// master by now).
 fn ask_strangers(
-    asked: &mut JoinSet<Result<View, Error>>,
+    asked: &mut Race<'_, Result<View, Error>>,
     seeds: &[Endpoint],
     strangers: &Strangers,
     template: &Endpoint,
@@ -195,16 +194,16 @@ fn ask_strangers(
     *strangers = kept;
 }
 
-fn ask(asked: &mut JoinSet<Result<View, Error>>, connection: Connection, endpoint: Endpoint) {
-    asked.spawn(async move { view_of(&connection, &endpoint).await });
+fn ask(asked: &mut Race<'_, Result<View, Error>>, connection: Connection, endpoint: Endpoint) {
+    asked.add(async move { view_of(&connection, &endpoint).await });
 }
 
-/// What comes in time. Whatever is still under way then ends with the set.
-async fn collect(mut asked: JoinSet<Result<View, Error>>) -> Vec<View> {
+/// What comes in time. Whatever is still under way then ends with the race.
+async fn collect(mut asked: Race<'_, Result<View, Error>>) -> Vec<View> {
     let mut views = Vec::new();
     let mut until = Instant::now() + PATIENCE;
-    while let Ok(Some(answer)) = tokio::time::timeout_at(until, asked.join_next()).await {
-        if let Ok(Ok(view)) = answer {
+    while let Ok(Some(answer)) = tokio::time::timeout_at(until, asked.next()).await {
+        if let Ok(view) = answer {
             views.push(view);
             until = until.min(Instant::now() + GRACE);
         }

@@ -7,6 +7,7 @@
 pub mod client;
 mod discovery;
 mod node;
+mod race;
 mod redirect;
 pub mod replicated;
 mod router;

@@ -5,12 +5,15 @@
 //! attempt at a time, and blocks no command (redis-rs issue 2092: a refresh that stops the world).
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::Event;
 use leasehold_resp::{Endpoint, Error, ErrorKind};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::discovery::{Discovery, Found};
@@ -80,7 +83,7 @@ impl Router {
         router.adopt(found);
         router.discovery.watch(&router.itself);
         if router.discovery.is_dynamic() {
-            tokio::spawn(refresh_periodically(router.itself.clone()));
+            spawn(&Handle::current(), refresh_periodically(router.itself.clone()));
         }
         Ok(router)
     }
@@ -147,12 +150,12 @@ impl Router {
             return;
         }
         // Outside of a runtime there is nobody to wait for the result either.
-        let (Some(router), Ok(runtime)) = (self.itself.upgrade(), tokio::runtime::Handle::try_current()) else {
+        let (Some(router), Ok(runtime)) = (self.itself.upgrade(), Handle::try_current()) else {
             return self.refreshing.store(false, Ordering::Release);
         };
         // Not made in the task: a runtime that is ending drops that before it ran, and the flag must not stay behind.
         let refreshing = Refreshing(router);
-        runtime.spawn(async move { refreshing.0.learn().await });
+        spawn(&runtime, async move { refreshing.0.learn().await });
     }
 
     /// No more commands; connections end when those under way have been answered.
@@ -318,6 +321,13 @@ impl Map {
 
 fn find(nodes: &[Arc<Node>], address: &NodeAddress) -> Option<Arc<Node>> {
     nodes.iter().find(|node| node.address == *address).cloned()
+}
+
+/// Runs `future` in the background. Boxed: for each type of future that is spawned, all of the runtime's task is compiled
+/// anew.
+pub(crate) fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static) {
+    let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
+    runtime.spawn(future);
 }
 
 /// Set while an attempt to learn the map is under way.

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind, Value};
-use tokio::task::JoinSet;
 
 use crate::node::Node;
+use crate::race::Race;
 use crate::router::Router;
 use crate::topology::{NodeAddress, Shard, View};
 
@@ -82,28 +82,25 @@ impl Sentinels {
 
     /// The addresses that sentinels name, the one named most often first; and why there are none.
     async fn named(&self) -> (Vec<NodeAddress>, Error) {
-        let mut asked = JoinSet::new();
+        let mut asked = Race::new();
         for (index, endpoint) in self.endpoints.iter().enumerate() {
-            let service = Arc::clone(&self.service);
-            let open = self.connections.get().and_then(|connections| connections.get(index)).cloned();
-            let endpoint = endpoint.clone();
-            asked.spawn(async move {
+            let open = self.connections.get().and_then(|connections| connections.get(index));
+            asked.add(async move {
                 match open {
-                    Some(connection) => ask(&connection, &service).await,
-                    None => ask(&Connection::connect(endpoint).await?, &service).await,
+                    Some(connection) => ask(connection, &self.service).await,
+                    None => ask(&Connection::connect(endpoint.clone()).await?, &self.service).await,
                 }
             });
         }
         let mut votes: Vec<(NodeAddress, usize)> = Vec::new();
         let mut last = Error::config("the URL names no sentinel");
-        while let Some(answer) = asked.join_next().await {
+        while let Some(answer) = asked.next().await {
             match answer {
-                Ok(Ok(address)) => match votes.iter_mut().find(|(known, _)| *known == address) {
+                Ok(address) => match votes.iter_mut().find(|(known, _)| *known == address) {
                     Some((_, count)) => *count += 1,
                     None => votes.push((address, 1)),
                 },
-                Ok(Err(error)) => last = error,
-                Err(_panicked_or_cancelled) => {}
+                Err(error) => last = error,
             }
             // Most of them agree: the slow ones cannot change it.
             if votes.iter().any(|(_, count)| *count > self.endpoints.len() / 2) {

@@ -19,9 +19,10 @@ use bytes::Bytes;
 use leasehold_resp::connection::Event as ConnectionEvent;
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Error, ErrorKind, Value};
+use tokio::runtime::Handle;
 
 use crate::node::Node;
-use crate::router::Router;
+use crate::router::{Router, spawn};
 
 /// After a refusal because the slot is elsewhere: how long until the next try, by a map that is newer then.
 const RETRY: Duration = Duration::from_millis(50);
@@ -211,12 +212,12 @@ impl Hub {
     /// Has the map learned anew until every channel has a node. A client that only listens sends nothing that could fail,
     /// so without this it would wait for a dead master until the next periodic look.
     fn search(&self, router: &Arc<Router>) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
         if !router.is_dynamic() || self.searching.swap(true, Ordering::AcqRel) {
             return;
         }
         let router = Arc::downgrade(router);
-        runtime.spawn(async move {
+        spawn(&runtime, async move {
             loop {
                 tokio::time::sleep(SEARCH).await;
                 let Some(router) = router.upgrade().filter(|router| !router.is_closed()) else { return };
@@ -255,7 +256,7 @@ impl Hub {
                 drop(channels);
                 router.refresh();
                 let router = Arc::downgrade(router);
-                tokio::spawn(async move {
+                spawn(&Handle::current(), async move {
                     tokio::time::sleep(RETRY).await;
                     if let Some(router) = router.upgrade() {
                         router.hub.reconcile(&router);

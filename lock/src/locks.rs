@@ -130,6 +130,24 @@ impl Locks {
         }
     }
 
+    fn over(client: Client, target: Target, config: Config) -> Self {
+        let id = ClientId::random();
+        let keeper = Keeper::new(target, config.lease, id.seed().rotate_left(32));
+        let inner = Inner {
+            client,
+            keeper,
+            waiters: Table::new(),
+            config,
+            jitter: Jitter::new(id.seed()),
+            courtesy: StdMutex::new(Courtesy::new()),
+            highest: AtomicU64::new(0),
+            id,
+            next: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
     /// The lock called `name`. Asks nobody; a name that cannot be used is refused when it is locked.
     ///
     /// A name has 1 byte to 4 KiB, namespace included. Braces must make a Redis Cluster hash tag (`{user:1}:cart`).
@@ -252,6 +270,13 @@ impl LocksBuilder {
     ///
     /// Cancel safe: dropping the future closes the connection.
     pub async fn connect(self) -> Result<Locks, Error> {
+        let (target, config) = self.settled()?;
+        let client = Client::connect(target.clone()).await.map_err(Error::from_read)?;
+        Ok(Locks::over(client, target, config))
+    }
+
+    /// What to connect to and how to lock there, if all of it can be used.
+    fn settled(self) -> Result<(Target, Config), Error> {
         let Self { url, mut config, connect_timeout, command_timeout, .. } = self;
         if config.namespace.as_deref().is_some_and(|namespace| !is_good_namespace(namespace)) {
             return Err(Error::new(ErrorKind::BadName, "a namespace is not empty, has no braces and at most 2 KiB"));
@@ -273,22 +298,7 @@ impl LocksBuilder {
         if config.restart_guard.is_some() {
             target.servers_mut().into_iter().for_each(|server| server.ask_uptime = true);
         }
-        let client = Client::connect(target.clone()).await.map_err(Error::from_read)?;
-        let id = ClientId::random();
-        let keeper = Keeper::new(target, config.lease, id.seed().rotate_left(32));
-        let inner = Inner {
-            client,
-            keeper,
-            waiters: Table::new(),
-            config,
-            jitter: Jitter::new(id.seed()),
-            courtesy: StdMutex::new(Courtesy::new()),
-            highest: AtomicU64::new(0),
-            id,
-            next: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
-        };
-        Ok(Locks { inner: Arc::new(inner) })
+        Ok((target, config))
     }
 }
 

@@ -41,11 +41,14 @@ const READ_BUDGET: usize = 256 << 10;
 /// The read buffer of a quiet connection, and of a busy one. Servers write in blocks of 16 KiB.
 const READ_BLOCK: (usize, usize) = (2 << 10, 64 << 10);
 
+/// What runs a connection. Boxed: for each type of future that is spawned, all of the runtime's task is compiled anew.
+pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Runs the connection until its last handle is gone; starts on `established` if there is such a thing.
-pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> impl Future<Output = ()> + Send {
+pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> Drive {
     // Not in the future itself: a runtime that is ending drops it before it was ever polled.
     let tenure = Tenure { shared, reopens: true };
-    async move {
+    Box::pin(async move {
         let shared = &tenure.shared;
         let mut next = established;
         let mut backoff = Backoff::new(&shared.node);
@@ -72,16 +75,16 @@ pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> im
                 break;
             }
         }
-    }
+    })
 }
 
 /// Runs a connection whose stream cannot be opened again.
-pub(crate) fn drive_once(shared: Arc<Shared>, established: Established) -> impl Future<Output = ()> + Send {
+pub(crate) fn drive_once(shared: Arc<Shared>, established: Established) -> Drive {
     let tenure = Tenure { shared, reopens: false };
-    async move {
+    Box::pin(async move {
         let reason = Driver::new(&tenure.shared, established).run().await;
         bring_down(&tenure.shared, &reason, false, true);
-    }
+    })
 }
 
 /// Lets commands in.

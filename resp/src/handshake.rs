@@ -4,8 +4,9 @@
 //! A finished handshake says that the peer speaks RESP3 and let us in, not that it is ready: `HELLO` succeeds while a
 //! node is loading its data or running a script.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,14 +31,22 @@ pub(crate) struct Established {
     pub(crate) started: Option<Instant>,
 }
 
+/// A handshake under way.
+type Establishing<'a> = Pin<Box<dyn Future<Output = Result<Established, Error>> + Send + 'a>>;
+
 /// Connects and shakes hands, all within the endpoint's connect timeout.
-pub(crate) async fn establish(endpoint: &Endpoint, node: &Arc<str>) -> Result<Established, Error> {
-    let connecting = async {
-        let socket = Socket::connect(endpoint).await.map_err(|error| Error::connect(node, error))?;
-        shake_hands(socket, endpoint, node).await
-    };
-    tokio::time::timeout(endpoint.connect_timeout, connecting).await.unwrap_or_else(|_| {
-        Err(Error::not_sent(node, format!("cannot connect within {:?}: the peer is silent", endpoint.connect_timeout)))
+///
+/// Boxed: a connection is opened in several places, and each would carry a copy of all that happens here.
+pub(crate) fn establish<'a>(endpoint: &'a Endpoint, node: &'a Arc<str>) -> Establishing<'a> {
+    Box::pin(async move {
+        let connecting = async {
+            let socket = Socket::connect(endpoint).await.map_err(|error| Error::connect(node, error))?;
+            shake_hands(socket, endpoint, node).await
+        };
+        tokio::time::timeout(endpoint.connect_timeout, connecting).await.unwrap_or_else(|_| {
+            let time = endpoint.connect_timeout;
+            Err(Error::not_sent(node, format!("cannot connect within {time:?}: the peer is silent")))
+        })
     })
 }
 

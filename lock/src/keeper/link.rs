@@ -1,7 +1,7 @@
 //! The keeper's thread: its connection, its timer, and what it waits for.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
         let is_time = shared.is_time(now.monotonic);
         // Not only when something is due: a node that goes away is noticed by the connections that end.
         if matches!(link, Link::None) && shared.has_work() {
-            tasks.spawn(connect(target.clone()));
+            tasks.spawn(boxed(connect(target.clone())));
             link = Link::Connecting;
         }
         let client = if let Link::Up(client) = &link { Some(client) } else { None };
@@ -63,7 +63,7 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
         }
         if let Some(client) = client {
             for job in shared.take_jobs() {
-                tasks.spawn(finish(client.clone(), job));
+                tasks.spawn(boxed(finish(client.clone(), job)));
             }
         }
         // A connect under way is for work that may be gone: nobody waits for it.
@@ -85,7 +85,7 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
                 Done::Apart(batch) => {
                     if let Link::Up(client) = &link {
                         for one in batch.apart() {
-                            tasks.spawn(renew_one(client.clone(), one));
+                            tasks.spawn(boxed(renew_one(client.clone(), one)));
                         }
                     }
                 }
@@ -107,12 +107,12 @@ fn renew(shared: &Arc<Shared>, client: Option<&Client>, now: Now, tasks: &mut Jo
             let _: Option<LostReason> = hold.check();
         }
         for (batch, submitted) in batches {
-            tasks.spawn(async move {
+            tasks.spawn(boxed(async move {
                 match submitted.await {
                     Err(error) if is_migrating(&error) => Done::Apart(batch),
                     answer => Done::Renewed(batch, answer),
                 }
-            });
+            }));
         }
         if cursor == start {
             return;
@@ -159,6 +159,11 @@ async fn next(shared: &Shared, client: Option<&Client>, seen: u64, tasks: &mut J
         if rings || is_time || changes { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
+}
+
+/// For each type of future that is spawned, all of the runtime's task is compiled anew.
+fn boxed(future: impl Future<Output = Done> + Send + 'static) -> Pin<Box<dyn Future<Output = Done> + Send>> {
+    Box::pin(future)
 }
 
 /// Connects, however long it takes. What waits for it ends when its time is over.
