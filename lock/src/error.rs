@@ -161,14 +161,10 @@ impl Error {
     }
 }
 
+/// The kind and the sentence: a `main` that returns the error, and `unwrap`, print nothing else.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.0.kind)
-            .field("key", &self.0.key)
-            .field("node", &self.0.node)
-            .field("detail", &self.0.detail)
-            .finish()
+        write!(f, "{:?}: {self}", self.0.kind)
     }
 }
 
@@ -325,6 +321,9 @@ mod tests {
             Error::bad_lease("the lease").to_string(),
             "the duration cannot be used: the lease must be 10ms to 365 days"
         );
+        // What a `main` prints that returns it.
+        let shown = format!("{error:?}");
+        assert_eq!(shown, format!("NoExpiry: {error}"));
     }
 
     #[test]
