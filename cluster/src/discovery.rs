@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_resp::{Address, Command, Connection, Endpoint, Error, ErrorKind};
+use leasehold_resp::{Address, Command, Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
 use tokio::time::Instant;
 
 use crate::node::Node;
@@ -122,9 +122,7 @@ async fn first_of(seeds: Vec<Endpoint>) -> Result<Found, Error> {
         asked.add(async move {
             let connection = Connection::connect(seed.clone()).await?;
             let view = view_of(&connection, &seed).await?;
-            // Servers before 7.0 have no sharded channels; Redisson decides by the same question.
-            let sharded = connection.send(&Command::new("PUBSUB").arg("SHARDNUMSUB")).await.is_ok();
-            Ok(Found { view, endpoint: None, sharded })
+            Ok(Found { view, endpoint: None, sharded: has_sharded_channels(&connection).await? })
         });
     }
     let mut last = Error::config("the URL has no host");
@@ -135,6 +133,18 @@ async fn first_of(seeds: Vec<Endpoint>) -> Result<Found, Error> {
         }
     }
     Err(last)
+}
+
+/// Servers before 7.0 have none; Redisson decides by the same question. Whoever may not ask is not told, and would listen
+/// where nobody publishes.
+async fn has_sharded_channels(connection: &Connection) -> Result<bool, Error> {
+    match connection.send(&Command::new("PUBSUB").arg("SHARDNUMSUB")).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.as_server().is_some_and(|error| *error.kind() == ServerErrorKind::UnknownCommand) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The views of some masters that are up; if they are few, or none of them answers, also of whoever else may know.
