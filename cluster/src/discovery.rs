@@ -187,10 +187,18 @@ fn ask_strangers(
     let (up, down): (Vec<_>, Vec<_>) = nodes.iter().zip(view.shards()).partition(|(node, _)| node.connection().is_up());
     let mut known: HashSet<Address> = up.iter().map(|(node, _)| node.address.endpoint(template).address).collect();
     let down = down.iter().flat_map(|(_, shard)| std::iter::once(&shard.master).chain(&shard.replicas));
+    // One node under two names would be asked twice, and its word count twice.
+    let known_as = |address: &Address| match address {
+        Address::Tcp { host, port } => {
+            let NodeAddress { host, port } = view.known_as(&NodeAddress { host: host.clone(), port: *port }).clone();
+            Address::Tcp { host, port }
+        }
+        Address::Unix(_) => address.clone(),
+    };
     let candidates = seeds.iter().cloned().chain(down.map(|address| address.endpoint(template)));
     let mut strangers = strangers.lock().unwrap_or_else(PoisonError::into_inner);
     let mut kept = HashMap::new();
-    for mut endpoint in candidates.filter(|endpoint| known.insert(endpoint.address.clone())).take(STRANGERS_ASKED) {
+    for mut endpoint in candidates.filter(|endpoint| known.insert(known_as(&endpoint.address))).take(STRANGERS_ASKED) {
         endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
         let connection = strangers.remove(&endpoint.address);
         let connection = connection.unwrap_or_else(|| Connection::lazy(endpoint.clone(), None));

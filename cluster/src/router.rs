@@ -120,7 +120,9 @@ impl Router {
 
     /// The node at `address`, known or new. A redirect may name one that the map does not have yet.
     pub(crate) fn node_at(&self, address: &NodeAddress) -> Arc<Node> {
-        if let Some(node) = find(&self.map().nodes, address) {
+        let map = self.map();
+        let address = map.view.known_as(address);
+        if let Some(node) = find(&map.nodes, address) {
             return node;
         }
         let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,6 +140,7 @@ impl Router {
     /// A node said that `slot` is at `address` now: puts that into the map at once, and has the rest looked at.
     pub(crate) fn moved(&self, slot: u16, address: &NodeAddress) {
         self.swap(|map| {
+            let address = map.view.known_as(address);
             let known = map.view.owner(slot).and_then(|owner| map.view.shards().get(owner));
             (known.map(|shard| &shard.master) != Some(address)).then(|| map.view.with_moved(slot, address))
         });

@@ -41,6 +41,9 @@ pub struct View {
     /// For each slot an index into `shards`, or [`UNSERVED`].
     /// A single entry if one shard serves everything: a lone server needs no table.
     slots: Vec<u16>,
+    /// Other names of nodes. A node that is called by its host name here has an address in redirects, unless the servers
+    /// are told to prefer names there too.
+    aliases: HashMap<NodeAddress, NodeAddress>,
 }
 
 const UNSERVED: u16 = u16::MAX;
@@ -61,14 +64,14 @@ impl View {
     /// The reply has another shape, or serves no slot at all: an empty map is never worth having.
     pub fn parse(reply: &Value, asked: &NodeAddress, names: bool) -> Result<Self, BadTopology> {
         let ranges = reply.as_array().ok_or(BadTopology("not an array"))?;
-        let mut view = Self { shards: Vec::new(), slots: vec![UNSERVED; SLOTS as usize] };
+        let mut view = Self { shards: Vec::new(), slots: vec![UNSERVED; SLOTS as usize], aliases: HashMap::new() };
         let mut known = HashMap::new();
         for range in ranges {
             let [start, end, nodes @ ..] = range.as_array().ok_or(BadTopology("a range is not an array"))? else {
                 return Err(BadTopology("a range without its ends"));
             };
             let (start, end) = (slot_number(start)?, slot_number(end)?);
-            let mut nodes = nodes.iter().map(|node| address(node, asked, names));
+            let mut nodes = nodes.iter().map(|node| address(node, asked, names, &mut view.aliases));
             // The first one is the master, reachable or not: a replica in its place would refuse every write.
             let Some(master) = nodes.next().transpose()?.flatten() else { continue };
             let replicas = nodes.filter_map(Result::transpose).collect::<Result<_, _>>()?;
@@ -90,16 +93,17 @@ impl View {
     /// One shard that serves everything: a server that is not a cluster.
     #[must_use]
     pub fn single(shard: Shard) -> Self {
-        Self { shards: vec![shard], slots: vec![0] }
+        Self { shards: vec![shard], slots: vec![0], aliases: HashMap::new() }
     }
 
-    /// What most of `views` agree on; among equals the one that serves most slots, then the first.
+    /// What most of `views` agree on; among equals the one that serves most slots, then the one that knows most names (a
+    /// node hears those of others by and by), then the first.
     ///
     /// Neither `CLUSTER SLOTS` nor `CLUSTER SHARDS` carries an epoch, so age cannot decide.
     #[must_use]
     pub fn agreed(views: Vec<Self>) -> Option<Self> {
         let votes = |view: &Self| views.iter().filter(|other| other.slot_owners_equal(view)).count();
-        let best = views.iter().rev().max_by_key(|view| (votes(view), view.coverage()))?;
+        let best = views.iter().rev().max_by_key(|view| (votes(view), view.coverage(), view.aliases.len()))?;
         Some(best.clone())
     }
 
@@ -118,6 +122,15 @@ impl View {
             *owner = index;
         }
         view
+    }
+
+    /// What this view calls the node that somebody else calls `address`.
+    #[must_use]
+    pub fn known_as<'a>(&'a self, address: &'a NodeAddress) -> &'a NodeAddress {
+        if self.shards.iter().any(|shard| shard.master == *address) {
+            return address;
+        }
+        self.aliases.get(address).unwrap_or(address)
     }
 
     /// The masters with their replicas, in the order the view named them.
@@ -150,17 +163,23 @@ impl View {
 
     /// Replicas come and go at different times for different nodes; who takes the writes is what matters.
     fn slot_owners_equal(&self, other: &Self) -> bool {
-        fn master(view: &View, owner: u16) -> Option<&NodeAddress> {
-            view.shards.get(usize::from(owner)).map(|shard| &shard.master)
-        }
         // Slots come in long runs: what was compared for the one before need not be compared again.
         let mut same = None;
         self.slots.iter().zip(&other.slots).all(|(&ours, &theirs)| {
             same == Some((ours, theirs)) || {
                 same = Some((ours, theirs));
-                master(self, ours) == master(other, theirs)
+                match (self.master(ours), other.master(theirs)) {
+                    (Some(ours), Some(theirs)) => {
+                        ours == theirs || self.known_as(theirs) == ours || other.known_as(ours) == theirs
+                    }
+                    (ours, theirs) => ours == theirs,
+                }
             }
         })
+    }
+
+    fn master(&self, owner: u16) -> Option<&NodeAddress> {
+        self.shards.get(usize::from(owner)).map(|shard| &shard.master)
     }
 }
 
@@ -202,14 +221,20 @@ fn slot_number(value: &Value) -> Result<usize, BadTopology> {
     number.map(usize::from).ok_or(BadTopology("a slot out of range"))
 }
 
-/// `[endpoint, port, id, metadata]`; `None` for a node that cannot be reached.
-fn address(node: &Value, asked: &NodeAddress, names: bool) -> Result<Option<NodeAddress>, BadTopology> {
+/// `[endpoint, port, id, metadata]`; `None` for a node that cannot be reached. What else it is called goes to `aliases`.
+fn address(
+    node: &Value,
+    asked: &NodeAddress,
+    names: bool,
+    aliases: &mut HashMap<NodeAddress, NodeAddress>,
+) -> Result<Option<NodeAddress>, BadTopology> {
     let [endpoint, port, rest @ ..] = node.as_array().ok_or(BadTopology("a node is not an array"))? else {
         return Err(BadTopology("a node without host and port"));
     };
     let port = port.as_int().and_then(|port| u16::try_from(port).ok()).ok_or(BadTopology("a port out of range"))?;
-    let name = if names { rest.get(1).and_then(hostname) } else { None };
-    let host = match (name, endpoint) {
+    let said = |key| rest.get(1).and_then(|metadata| entry(metadata, key));
+    let (ip, name) = (said("ip"), said("hostname"));
+    let host = match (name.filter(|_| names), endpoint) {
         (Some(name), _) => name,
         (None, Value::Null) => &asked.host,
         (None, endpoint) => match endpoint.as_str().ok_or(BadTopology("a host that is not text"))? {
@@ -218,15 +243,21 @@ fn address(node: &Value, asked: &NodeAddress, names: bool) -> Result<Option<Node
             host => host,
         },
     };
-    Ok(Some(NodeAddress { host: host.to_owned(), port }))
+    let address = NodeAddress { host: host.to_owned(), port };
+    for other in [endpoint.as_str(), ip, name].into_iter().flatten() {
+        if !matches!(other, "" | "?") && other != host {
+            aliases.insert(NodeAddress { host: other.to_owned(), port }, address.clone());
+        }
+    }
+    Ok(Some(address))
 }
 
-/// The host name in an entry's metadata, which is a flat array before RESP3 and a map since.
-fn hostname(metadata: &Value) -> Option<&str> {
+/// What an entry's metadata, which is a flat array before RESP3 and a map since, says of `wanted`.
+fn entry<'a>(metadata: &'a Value, wanted: &str) -> Option<&'a str> {
     let found = match metadata {
-        Value::Map(pairs) => pairs.iter().find(|(key, _)| key.as_str() == Some("hostname")).map(|(_, value)| value),
+        Value::Map(pairs) => pairs.iter().find(|(key, _)| key.as_str() == Some(wanted)).map(|(_, value)| value),
         Value::Array(flat) => flat.chunks_exact(2).find_map(|pair| match pair {
-            [key, value] if key.as_str() == Some("hostname") => Some(value),
+            [key, value] if key.as_str() == Some(wanted) => Some(value),
             _ => None,
         }),
         _ => None,

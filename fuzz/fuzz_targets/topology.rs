@@ -23,6 +23,8 @@ fuzz_target!(|input: &[u8]| {
                     assert!(!node.host.is_empty() && node.host != "?");
                 }
             }
+            // Whoever is master is called as the map calls it.
+            assert!(view.shards().iter().all(|shard| view.known_as(&shard.master) == &shard.master));
             // A redirect may name any slot and any node.
             for slot in [0, SLOTS - 1, SLOTS] {
                 let moved = view.with_moved(slot, &asked);

@@ -221,6 +221,32 @@ fn views_agree_when_their_masters_do_whatever_order_ranges_and_replicas_have() {
     assert_eq!(master_of(&agreed, 0).unwrap().host, "a");
 }
 
+/// A node hears the names of others by and by, and redirects have addresses where maps have names.
+#[test]
+fn a_node_is_the_same_one_by_its_name_and_by_its_address() {
+    let metadata = |key: &str, value: &str| Value::Map(vec![(text(key), text(value))]);
+    let one = |endpoint: &str, other: Value| array([range(0, 16383, [node_with(text(endpoint), 1, other)])]);
+    let read = |reply: &Value, names| View::parse(reply, &asked(), names).unwrap();
+    let named = read(&one("10.0.0.9", metadata("hostname", "a.example")), true);
+    assert_eq!(named.known_as(&address("10.0.0.9", 1)), &address("a.example", 1));
+    assert_eq!(named.known_as(&address("10.0.0.9", 2)), &address("10.0.0.9", 2));
+    // The other way round: names are announced, and somebody has the address from elsewhere.
+    let preferred = read(&one("a.example", metadata("ip", "10.0.0.9")), false);
+    assert_eq!(preferred.known_as(&address("10.0.0.9", 1)), &address("a.example", 1));
+
+    // Whoever has not heard the name yet means the same master, and the view with the name is the better one.
+    let unnamed = read(&one("10.0.0.9", Value::Map(vec![])), true);
+    let stranger = read(&one("10.0.0.7", Value::Map(vec![])), true);
+    for views in [[&stranger, &unnamed, &named], [&named, &unnamed, &stranger]] {
+        assert_eq!(View::agreed(views.map(Clone::clone).to_vec()).unwrap(), named);
+    }
+    // A name that another master has as its own is that one's.
+    let second = node_with(text("a.example"), 1, metadata("hostname", "b.example"));
+    let first = node_with(text("10.0.0.9"), 1, metadata("hostname", "a.example"));
+    let odd = read(&array([range(0, 1, [first]), range(2, 3, [second])]), true);
+    assert_eq!(odd.known_as(&address("a.example", 1)), &address("a.example", 1));
+}
+
 #[test]
 fn a_redirect_moves_one_slot_also_to_a_node_that_was_unknown() {
     let view = split_between(&["a", "b"]);
