@@ -81,6 +81,17 @@ impl Cluster {
         format!("redis-cluster://{}", seeds.join(","))
     }
 
+    /// `rediss-cluster://host:21001,…` with the ports for TLS of these nodes, all at the same host.
+    ///
+    /// # Panics
+    ///
+    /// When the nodes do not speak TLS.
+    #[must_use]
+    pub fn tls_url_of(&self, host: &str, seeds: &[usize]) -> String {
+        let seeds: Vec<_> = seeds.iter().map(|seed| format!("{host}:{}", self.node(*seed).tls_port())).collect();
+        format!("rediss-cluster://{}", seeds.join(","))
+    }
+
     /// How many nodes there are.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a cluster is never empty")]

@@ -16,13 +16,15 @@ pub struct Replicas {
 #[derive(Debug, Clone)]
 pub struct ReplicasBuilder {
     replicas: usize,
+    /// What the servers call their host.
+    host: &'static str,
     server: ServerBuilder,
 }
 
 impl Default for ReplicasBuilder {
     fn default() -> Self {
         // With the default of five seconds a replica is linked five seconds after it asked.
-        Self { replicas: 2, server: ServerBuilder::default().config("repl-diskless-sync-delay 0") }
+        Self { replicas: 2, host: "127.0.0.1", server: ServerBuilder::default().config("repl-diskless-sync-delay 0") }
     }
 }
 
@@ -41,6 +43,15 @@ impl ReplicasBuilder {
         self
     }
 
+    /// Servers speak TLS among themselves, have a port for clients that do, and call their host `localhost`. Certificate
+    /// and key are said by [`config`](Self::config) lines.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.host = "localhost";
+        self.server = self.server.tls().config("tls-replication yes").config("replica-announce-ip localhost");
+        self
+    }
+
     /// The password of every server.
     #[must_use]
     pub fn requirepass(mut self, password: &str) -> Self {
@@ -55,7 +66,7 @@ impl ReplicasBuilder {
     /// When a server does not start or a replica does not link.
     pub async fn start(self) -> Replicas {
         let master = self.server.clone().start().await;
-        let replica = self.server.config(format!("replicaof 127.0.0.1 {}", master.port()));
+        let replica = self.server.config(format!("replicaof {} {}", self.host, master.peer_port()));
         let mut nodes = vec![master];
         for _ in 0..self.replicas {
             nodes.push(replica.clone().start().await);
@@ -98,7 +109,7 @@ impl Replicas {
     /// The number of the server that listens at this port.
     #[must_use]
     pub fn index_of(&self, port: u16) -> Option<usize> {
-        self.nodes.iter().position(|node| node.port() == port)
+        self.nodes.iter().position(|node| node.port() == port || node.peer_port() == port)
     }
 
     /// The URL of the server that is master at the start; it does not follow a failover.

@@ -45,6 +45,8 @@ pub struct SentinelsBuilder {
     servers: ReplicasBuilder,
     password: Option<String>,
     sentinel_password: Option<String>,
+    sentinel: ServerBuilder,
+    tls: bool,
 }
 
 impl SentinelsBuilder {
@@ -59,6 +61,24 @@ impl SentinelsBuilder {
     #[must_use]
     pub fn config(mut self, line: impl Into<String>) -> Self {
         self.servers = self.servers.config(line);
+        self
+    }
+
+    /// Adds a line to every sentinel's configuration.
+    #[must_use]
+    pub fn sentinel_config(mut self, line: impl Into<String>) -> Self {
+        self.sentinel = self.sentinel.config(line);
+        self
+    }
+
+    /// Servers and sentinels speak TLS, and name hosts rather than addresses: all are at `localhost`. Certificate and key
+    /// are said by [`config`](Self::config) and [`sentinel_config`](Self::sentinel_config) lines.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self.servers = self.servers.tls();
+        let names = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes", "tls-replication yes"];
+        self.sentinel = names.into_iter().fold(self.sentinel.tls(), ServerBuilder::config);
         self
     }
 
@@ -85,9 +105,11 @@ impl SentinelsBuilder {
     /// When something does not start or does not find the rest.
     pub async fn start(self) -> Sentinels {
         let servers = self.servers.start().await;
-        let mut sentinel = ServerBuilder::default()
+        let host = if self.tls { "localhost" } else { "127.0.0.1" };
+        let mut sentinel = self
+            .sentinel
             .sentinel()
-            .config(format!("sentinel monitor {SERVICE} 127.0.0.1 {} 2", servers.node(0).port()))
+            .config(format!("sentinel monitor {SERVICE} {host} {} 2", servers.node(0).peer_port()))
             .config(format!("sentinel down-after-milliseconds {SERVICE} 300"))
             .config(format!("sentinel failover-timeout {SERVICE} 1000"))
             .config(format!("sentinel parallel-syncs {SERVICE} 1"));
@@ -133,13 +155,27 @@ impl Sentinels {
     /// `redis-sentinel://127.0.0.1:21003,…/mymaster`, with the passwords.
     #[must_use]
     pub fn url(&self) -> String {
-        let hosts: Vec<_> = self.sentinels.iter().map(|sentinel| sentinel.addr().to_string()).collect();
+        self.url_at("redis-sentinel", |sentinel| sentinel.addr().to_string())
+    }
+
+    /// `rediss-sentinel://host:21004,…/mymaster`, with the passwords.
+    ///
+    /// # Panics
+    ///
+    /// When the sentinels do not speak TLS.
+    #[must_use]
+    pub fn tls_url(&self, host: &str) -> String {
+        self.url_at("rediss-sentinel", |sentinel| format!("{host}:{}", sentinel.tls_port()))
+    }
+
+    fn url_at(&self, scheme: &str, place: impl Fn(&Server) -> String) -> String {
+        let hosts: Vec<_> = self.sentinels.iter().map(place).collect();
         let login = self.password.as_ref().map_or_else(String::new, |password| format!(":{password}@"));
         let query = self
             .sentinel_password
             .as_ref()
             .map_or_else(String::new, |password| format!("?sentinel_password={password}"));
-        format!("redis-sentinel://{login}{}/{SERVICE}{query}", hosts.join(","))
+        format!("{scheme}://{login}{}/{SERVICE}{query}", hosts.join(","))
     }
 
     /// The name of the service.

@@ -23,6 +23,7 @@ pub struct Server {
     options: ServerBuilder,
     dir: Scratch,
     port: Port,
+    tls: Option<Port>,
 }
 
 impl Server {
@@ -60,6 +61,22 @@ impl Server {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port.number()
+    }
+
+    /// The port for TLS.
+    ///
+    /// # Panics
+    ///
+    /// When it has none.
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls.as_ref().expect("a server with TLS").number()
+    }
+
+    /// Where its replicas and other nodes find it: at the port for TLS if it has one.
+    #[must_use]
+    pub(crate) fn peer_port(&self) -> u16 {
+        self.tls.as_ref().map_or_else(|| self.port(), Port::number)
     }
 
     /// The unix socket on which it listens as well.
@@ -156,7 +173,9 @@ impl Server {
     pub async fn restart(&self) {
         self.kill();
         let (options, dir, port) = (self.options.clone(), self.dir.path().to_owned(), self.port());
-        let process = tokio::task::spawn_blocking(move || options.launch(&dir, port)).await.expect("the server starts");
+        let tls = self.tls.as_ref().map(Port::number);
+        let process =
+            tokio::task::spawn_blocking(move || options.launch(&dir, port, tls)).await.expect("the server starts");
         *self.lock() = Some(process.unwrap_or_else(|log| panic!("the server did not restart; it said:\n{log}")));
     }
 

@@ -170,6 +170,38 @@ async fn sentinels_and_servers_have_passwords_of_their_own() {
     }
 }
 
+/// A user that only sentinels know, with the least rights: what is asked, and what is announced.
+#[tokio::test]
+async fn sentinels_have_users_of_their_own_and_say_what_those_may_not_do() {
+    const ASK: &str = "+sentinel|get-master-addr-by-name";
+    const HEAR: &str = "+subscribe &+switch-master";
+    let user = |name: &str, rights: &str| format!("user {name} on >theirs resetchannels -@all {rights}");
+    let sentinels = Sentinels::builder()
+        .sentinel_config(user("both", &format!("{ASK} {HEAR}")))
+        .sentinel_config(user("deaf", ASK))
+        .sentinel_config(user("mute", HEAR))
+        .start()
+        .await;
+    let url = |user: &str| format!("{}?sentinel_user={user}&sentinel_password=theirs", sentinels.url());
+    for user in ["both", "deaf"] {
+        let client = client(&url(user)).await;
+        assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+        // Who hears nothing of it learns it from the old master, which refuses to write or is gone.
+        let master = sentinels.failover().await;
+        until("the client follows", async || match take(&client, KEY, "me", soon()).await {
+            Ok(1) if used(&client, &sentinels) == Some(master) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+        sentinels.servers().wait_until_linked(2).await;
+    }
+    let error = Client::connect(Target::parse(&url("mute")).unwrap()).await.unwrap_err();
+    println!("{error}");
+    let text = error.to_string();
+    assert!(text.contains("NOPERM"), "{text}");
+    assert!((0..3).any(|index| text.contains(&sentinels.sentinel(index).addr().to_string())), "{text}");
+}
+
 #[tokio::test]
 async fn one_sentinel_of_three_is_enough_and_a_service_that_none_knows_is_an_error() {
     let sentinels = Sentinels::start().await;

@@ -1,80 +1,45 @@
 //! `rediss://` against a server that speaks TLS itself, with certificates made for the occasion.
 #![cfg(feature = "tls")]
 
+mod tls_support;
+
 use std::time::{Duration, Instant};
 
 use leasehold_resp::tls::TlsConfig;
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
-use leasehold_testkit::ports::Port;
-use leasehold_testkit::{Scratch, Server};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use leasehold_testkit::{Server, ServerBuilder};
+use tls_support::{Authority, Identity, speaks_tls};
 
 /// Against hangs.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// Whoever signs.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate whose subject is its issuer's for one that is signed by itself.
-        params.distinguished_name.push(DnType::CommonName, "the authority");
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
-    }
-
-    /// A certificate for `names` and its key.
-    fn sign(&self, names: &[&str]) -> (String, String) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-}
-
 /// A server with a second port, for TLS.
 struct Tls {
     server: Server,
-    port: Port,
-    authority: Authority,
-    _files: Scratch,
+    identity: Identity,
 }
 
-/// `None` if this server was built without TLS, as the one of Redis 6.2 from the package index is.
+/// `None` if this server was built without TLS.
 async fn tls_server(names: &[&str], clients: &str) -> Option<Tls> {
-    if Server::start().await.raw().await.cmd(&["CONFIG", "GET", "tls-port"]).await.array().is_empty() {
-        eprintln!("skipped: the server does not speak TLS");
+    if !speaks_tls().await {
         return None;
     }
-    let (files, port, authority) = (Scratch::new(), Port::reserve(), Authority::new());
-    let (certificate, key) = authority.sign(names);
-    let mut builder =
-        Server::builder().config(format!("tls-port {}", port.number())).config(format!("tls-auth-clients {clients}"));
-    for (name, pem) in [("cert", &certificate), ("key", &key), ("ca-cert", &authority.pem)] {
-        let path = files.join(name);
-        std::fs::write(&path, pem).unwrap();
-        builder = builder.config(format!("tls-{name}-file {}", path.display()));
-    }
-    Some(Tls { server: builder.start().await, port, authority, _files: files })
+    let identity = Identity::new(names);
+    let builder = identity.lines().into_iter().fold(Server::builder().tls(), ServerBuilder::config);
+    Some(Tls { server: builder.config(format!("tls-auth-clients {clients}")).start().await, identity })
 }
 
 impl Tls {
     fn endpoint(&self, host: &str, config: TlsConfig) -> Endpoint {
         let mut endpoint =
-            Endpoint::parse(&format!("rediss://{host}:{}?client_name=ours", self.port.number())).unwrap();
+            Endpoint::parse(&format!("rediss://{host}:{}?client_name=ours", self.server.tls_port())).unwrap();
         endpoint.tls_config = Some(config);
         endpoint.connect_timeout = Duration::from_secs(2);
         endpoint
     }
 
     fn trusting(&self) -> TlsConfig {
-        TlsConfig::trusting(self.authority.pem.as_bytes()).unwrap()
+        self.identity.authority.trusted()
     }
 }
 
@@ -141,8 +106,8 @@ async fn a_certificate_by_a_stranger_or_for_another_host_is_refused_with_the_rea
 #[tokio::test]
 async fn a_server_that_asks_for_a_certificate_gets_ours() {
     let Some(tls) = tls_server(&["localhost"], "yes").await else { return };
-    let (certificate, key) = tls.authority.sign(&["client"]);
-    let roots = tls.authority.pem.as_bytes();
+    let (certificate, key) = tls.identity.authority.sign(&["client"]);
+    let roots = tls.identity.authority.pem.as_bytes();
     let config = TlsConfig::trusting_with_identity(roots, certificate.as_bytes(), key.as_bytes()).unwrap();
     let connection = Connection::connect(tls.endpoint("localhost", config)).await.unwrap();
     assert_eq!(connection.send(&Command::new("PING")).await.unwrap().as_str(), Some("PONG"));
@@ -154,7 +119,7 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
     let strange = refusal(tls.endpoint("localhost", config)).await;
     assert_eq!(strange.kind(), ErrorKind::NotSent, "{strange}");
     // A key that is another's.
-    let (certificate, _) = tls.authority.sign(&["client"]);
+    let (certificate, _) = tls.identity.authority.sign(&["client"]);
     assert!(TlsConfig::trusting_with_identity(roots, certificate.as_bytes(), key.as_bytes()).is_err());
 }
 
@@ -166,7 +131,7 @@ async fn a_plain_server_behind_rediss_and_a_tls_server_behind_redis_are_errors_a
     let error = refusal(endpoint).await;
     assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
 
-    let mut endpoint = Endpoint::parse(&format!("redis://localhost:{}", tls.port.number())).unwrap();
+    let mut endpoint = Endpoint::parse(&format!("redis://localhost:{}", tls.server.tls_port())).unwrap();
     endpoint.connect_timeout = Duration::from_secs(2);
     let error = refusal(endpoint).await;
     assert!(matches!(error.kind(), ErrorKind::NotSent | ErrorKind::Protocol), "{error}");

@@ -72,6 +72,14 @@ impl ClusterBuilder {
         self
     }
 
+    /// Nodes speak TLS among themselves and have a port for clients that do. Certificate and key are said by
+    /// [`config`](Self::config) lines.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.server = self.server.tls().config("tls-cluster yes").config("tls-replication yes");
+        self
+    }
+
     /// Adds a line to every node's configuration.
     #[must_use]
     pub fn config(mut self, line: impl Into<String>) -> Self {
@@ -101,7 +109,8 @@ impl ClusterBuilder {
         for (index, node) in nodes.iter().enumerate() {
             let mut raw = node.server.raw().await;
             for other in &nodes[index + 1..] {
-                let (port, bus) = (other.server.port().to_string(), (other.server.port() + 10_000).to_string());
+                let port = other.server.peer_port();
+                let (port, bus) = (port.to_string(), (port + 10_000).to_string());
                 assert!(raw.cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await.is_ok());
             }
         }
@@ -142,7 +151,7 @@ impl ClusterBuilder {
             if self.proxied {
                 let port = proxy.insert(Proxy::start(server.addr())).addr().port();
                 // Without a bus port of its own the bus would be looked for at the announced port plus 10000.
-                let bus = format!("cluster-announce-bus-port {}", server.port() + 10_000);
+                let bus = format!("cluster-announce-bus-port {}", server.peer_port() + 10_000);
                 // Redis 6.2 accepts both at run time as well, and goes on calling itself by its own port.
                 server.reconfigure([bus, format!("cluster-announce-port {port}")]).await;
             }

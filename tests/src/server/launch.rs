@@ -28,6 +28,7 @@ pub struct ServerBuilder {
     lines: Vec<String>,
     pub(super) password: Option<String>,
     sentinel: bool,
+    tls: bool,
 }
 
 impl ServerBuilder {
@@ -60,6 +61,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Gives it a second port, for TLS. Certificate and key are said by [`config`](Self::config) lines.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
     /// Starts the server and waits until it answers.
     ///
     /// # Panics
@@ -79,9 +87,9 @@ impl ServerBuilder {
     pub fn start_blocking(self) -> Server {
         let dir = Scratch::new();
         for _ in 0..PORT_ATTEMPTS {
-            let port = Port::reserve();
-            match self.launch(dir.path(), port.number()) {
-                Ok(process) => return Server { process: Mutex::new(Some(process)), options: self, dir, port },
+            let (port, tls) = (Port::reserve(), self.tls.then(Port::reserve));
+            match self.launch(dir.path(), port.number(), tls.as_ref().map(Port::number)) {
+                Ok(process) => return Server { process: Mutex::new(Some(process)), options: self, dir, port, tls },
                 Err(log) if port_was_taken(&log) => {}
                 Err(log) => panic!("the server did not start; it said:\n{log}"),
             }
@@ -90,10 +98,10 @@ impl ServerBuilder {
     }
 
     /// Starts a process and waits for its first answer, or returns its log.
-    pub(super) fn launch(&self, dir: &Path, port: u16) -> Result<Watched, String> {
+    pub(super) fn launch(&self, dir: &Path, port: u16, tls: Option<u16>) -> Result<Watched, String> {
         loop {
             let debug = DEBUG_DIRECTIVE.load(Ordering::Relaxed);
-            match self.launch_once(dir, port, debug) {
+            match self.launch_once(dir, port, tls, debug) {
                 Err(log) if debug && log.contains("enable-debug-command") => {
                     DEBUG_DIRECTIVE.store(false, Ordering::Relaxed);
                 }
@@ -102,11 +110,12 @@ impl ServerBuilder {
         }
     }
 
-    fn launch_once(&self, dir: &Path, port: u16, debug: bool) -> Result<Watched, String> {
+    fn launch_once(&self, dir: &Path, port: u16, tls: Option<u16>, debug: bool) -> Result<Watched, String> {
         let config = dir.join("server.conf");
         // A restarted Sentinel goes on with the file it has rewritten: what it has learnt is in it.
         if !(self.sentinel && config.exists()) {
-            std::fs::write(&config, self.config_text(dir, port, debug)).expect("the scratch directory is writable");
+            std::fs::write(&config, self.config_text(dir, port, tls, debug))
+                .expect("the scratch directory is writable");
         }
         let log = dir.join("log");
         let logged = std::fs::metadata(&log).map_or(0, |m| m.len());
@@ -127,7 +136,7 @@ impl ServerBuilder {
         Ok(process)
     }
 
-    fn config_text(&self, dir: &Path, port: u16, debug: bool) -> String {
+    fn config_text(&self, dir: &Path, port: u16, tls: Option<u16>, debug: bool) -> String {
         let dir = dir.display();
         let mut text = format!("port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir}\nunixsocket {dir}/sock\n");
         if !self.sentinel {
@@ -135,6 +144,9 @@ impl ServerBuilder {
             if debug {
                 text.push_str("enable-debug-command yes\n");
             }
+        }
+        if let Some(tls) = tls {
+            text.push_str(&format!("tls-port {tls}\n"));
         }
         if let Some(password) = &self.password {
             text.push_str(&format!("requirepass {password}\n"));
