@@ -4,10 +4,9 @@
 //! `m (1 + r) - 1` the replicas (node `m + i` follows master `i % m`), and what is behind them are masters without slots.
 //! A number stays with its process, whatever role it takes later.
 //!
-//! What cannot be done here is to cut one node off from the others' bus: stopping the others (SIGSTOP) is no partition,
-//! because they do not go on without it, and a firewall takes root. What can: [`freeze`](Cluster::freeze), which looks
-//! the same from outside but for the frozen node's clients, and with [`proxied`](ClusterBuilder::proxied) clients that
-//! cannot reach a node which the cluster considers healthy.
+//! Three ways to lose a node: [`freeze`](Cluster::freeze), with [`proxied`](ClusterBuilder::proxied) clients that cannot
+//! reach a node which the cluster considers healthy, and with [`isolable`](ClusterBuilder::isolable) a node that clients
+//! reach and the cluster does not.
 
 mod form;
 mod member;
@@ -17,9 +16,10 @@ pub use form::ClusterBuilder;
 pub use member::Member;
 pub use migration::Migration;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tokio::time::timeout;
 
+use crate::network;
 use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::server::Server;
@@ -36,6 +36,8 @@ pub struct Cluster {
 struct Node {
     /// In front, so that it goes first: a proxy without its server would only reset clients.
     proxy: Option<Proxy>,
+    /// In front of its bus port.
+    bus: Option<Proxy>,
     server: Server,
     id: String,
 }
@@ -164,6 +166,35 @@ impl Cluster {
     /// SIGKILL.
     pub fn kill(&self, index: usize) {
         self.node(index).kill();
+    }
+
+    /// Cuts a node off from all others, in both directions: bus and replication. Clients go on reaching it.
+    ///
+    /// # Panics
+    ///
+    /// When the cluster is not [`isolable`](ClusterBuilder::isolable).
+    pub fn isolate(&self, index: usize) {
+        self.links_of(index, Proxy::sever);
+    }
+
+    /// Takes back an [`isolate`](Self::isolate).
+    ///
+    /// # Panics
+    ///
+    /// When the cluster is not [`isolable`](ClusterBuilder::isolable).
+    pub fn rejoin(&self, index: usize) {
+        self.links_of(index, Proxy::mend);
+    }
+
+    fn links_of(&self, index: usize, act: impl Fn(&Proxy, IpAddr)) {
+        for other in (0..self.len()).filter(|other| *other != index) {
+            for (at, from) in [(index, other), (other, index)] {
+                let bus = self.nodes[at].bus.as_ref().expect("a cluster whose nodes can be cut off");
+                for proxy in [bus, self.proxy(at)] {
+                    act(proxy, network::server(from));
+                }
+            }
+        }
     }
 
     /// Starts a node again: without data, but with what it knew of the cluster.

@@ -7,6 +7,7 @@
 //! | [`replicas`], [`sentinels`] | a master with replicas, and who watches over them |
 //! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
 //! | [`proxy`] | a proxy that delays, trickles, swallows, corrupts and cuts |
+//! | [`network`] | who may talk to whom |
 //! | [`history`] | what every process did and saw, on one clock |
 //! | [`observer`] | the server's own state of a lock, written into the history |
 //! | [`checker`] | which invariants a history breaks |
@@ -29,6 +30,7 @@ pub mod cluster;
 pub mod fake_cluster;
 pub mod history;
 pub mod ledger;
+pub mod network;
 pub mod observer;
 pub mod ports;
 pub mod process;

@@ -14,7 +14,7 @@ mod pump;
 pub use fault::{Accept, Cut, Fault};
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -121,7 +121,23 @@ impl Proxy {
         self.to_client(Fault::Blackhole);
     }
 
-    /// Both directions pass everything, and new connections are taken. What was swallowed stays lost, and a connection
+    /// From now on nothing passes on connections that come from `peer`, those that are open and new ones, in either
+    /// direction, and nobody is told. Nothing is lost: what is under way arrives after [`mend`](Self::mend), as it would
+    /// when a cable is plugged in again.
+    pub fn sever(&self, peer: IpAddr) {
+        for plan in [&self.shared.to_server, &self.shared.to_client] {
+            plan.send_if_modified(|plan| plan.severed.insert(peer));
+        }
+    }
+
+    /// Takes back a [`sever`](Self::sever).
+    pub fn mend(&self, peer: IpAddr) {
+        for plan in [&self.shared.to_server, &self.shared.to_client] {
+            plan.send_if_modified(|plan| plan.severed.remove(&peer));
+        }
+    }
+
+    /// Both directions pass everything, but for whom a [`sever`](Self::sever) has cut off, and new connections are taken. What was swallowed stays lost, and a connection
     /// that was cut stays cut.
     pub fn heal(&self) {
         self.to_server(Fault::None);

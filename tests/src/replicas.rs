@@ -1,7 +1,11 @@
 //! A master and its replicas, without anybody who watches over them.
 
+use std::net::IpAddr;
+
 use tokio::time::timeout;
 
+use crate::network::{self, SENTINELS};
+use crate::proxy::Proxy;
 use crate::raw::RawValue;
 use crate::server::{Server, ServerBuilder};
 use crate::wait::{GLANCE, until};
@@ -9,6 +13,8 @@ use crate::wait::{GLANCE, until};
 /// Servers that follow one of them: node 0 at the start. A number stays with its process, whatever role it takes later.
 #[derive(Debug)]
 pub struct Replicas {
+    /// In front of the servers, one each if they can be cut off. First, so that they go first.
+    proxies: Vec<Proxy>,
     nodes: Vec<Server>,
 }
 
@@ -18,13 +24,15 @@ pub struct ReplicasBuilder {
     replicas: usize,
     /// What the servers call their host.
     host: &'static str,
+    isolable: bool,
     server: ServerBuilder,
 }
 
 impl Default for ReplicasBuilder {
     fn default() -> Self {
         // With the default of five seconds a replica is linked five seconds after it asked.
-        Self { replicas: 2, host: "127.0.0.1", server: ServerBuilder::default().config("repl-diskless-sync-delay 0") }
+        let server = ServerBuilder::default().config("repl-diskless-sync-delay 0");
+        Self { replicas: 2, host: "127.0.0.1", isolable: false, server }
     }
 }
 
@@ -40,6 +48,14 @@ impl ReplicasBuilder {
     #[must_use]
     pub fn config(mut self, line: impl Into<String>) -> Self {
         self.server = self.server.config(line);
+        self
+    }
+
+    /// Lets a server be cut off from the others, but not from clients, by [`Replicas::isolate`]: a proxy stands in front
+    /// of it, and it speaks from an address of its own, where [that is possible](network::can_be_cut).
+    #[must_use]
+    pub fn isolable(mut self) -> Self {
+        self.isolable = true;
         self
     }
 
@@ -65,13 +81,22 @@ impl ReplicasBuilder {
     ///
     /// When a server does not start or a replica does not link.
     pub async fn start(self) -> Replicas {
-        let master = self.server.clone().start().await;
-        let replica = self.server.config(format!("replicaof {} {}", self.host, master.peer_port()));
-        let mut nodes = vec![master];
-        for _ in 0..self.replicas {
-            nodes.push(replica.clone().start().await);
+        let mut replicas = Replicas { proxies: Vec::new(), nodes: Vec::new() };
+        for index in 0..=self.replicas {
+            let mut server = self.server.clone();
+            if index > 0 {
+                server = server.config(format!("replicaof {} {}", self.host, replicas.port(0)));
+            }
+            let mut server = server.start().await;
+            if self.isolable {
+                let proxy = Proxy::start(server.addr());
+                let source = network::speak_from(network::server(index), &server).await;
+                let port = format!("replica-announce-port {}", proxy.addr().port());
+                server.reconfigure([source, port, "replica-announce-ip 127.0.0.1".into()]).await;
+                replicas.proxies.push(proxy);
+            }
+            replicas.nodes.push(server);
         }
-        let replicas = Replicas { nodes };
         replicas.wait_until_linked(self.replicas).await;
         replicas
     }
@@ -106,10 +131,43 @@ impl Replicas {
         &self.nodes[index]
     }
 
-    /// The number of the server that listens at this port.
+    /// The port at which the others find a server.
+    #[must_use]
+    pub fn port(&self, index: usize) -> u16 {
+        self.proxies.get(index).map_or_else(|| self.nodes[index].peer_port(), |proxy| proxy.addr().port())
+    }
+
+    /// The number of the server that the others find at this port.
     #[must_use]
     pub fn index_of(&self, port: u16) -> Option<usize> {
-        self.nodes.iter().position(|node| node.port() == port || node.peer_port() == port)
+        (0..self.len()).find(|index| self.port(*index) == port)
+    }
+
+    /// Cuts a server off from all others and from sentinels, in both directions. Clients go on reaching it.
+    ///
+    /// # Panics
+    ///
+    /// When servers are not [`isolable`](ReplicasBuilder::isolable).
+    pub fn isolate(&self, index: usize) {
+        self.links_of(index, Proxy::sever);
+    }
+
+    /// Takes back an [`isolate`](Self::isolate).
+    ///
+    /// # Panics
+    ///
+    /// When servers are not [`isolable`](ReplicasBuilder::isolable).
+    pub fn rejoin(&self, index: usize) {
+        self.links_of(index, Proxy::mend);
+    }
+
+    fn links_of(&self, index: usize, act: impl Fn(&Proxy, IpAddr)) {
+        let here = &self.proxies[index];
+        for (other, there) in self.proxies.iter().enumerate().filter(|(other, _)| *other != index) {
+            act(here, network::server(other));
+            act(there, network::server(index));
+        }
+        (0..SENTINELS).for_each(|sentinel| act(here, network::sentinel(sentinel)));
     }
 
     /// The URL of the server that is master at the start; it does not follow a failover.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::network::{self, SENTINELS};
 use crate::raw::{Raw, RawValue};
 use crate::replicas::{Replicas, ReplicasBuilder};
 use crate::server::{Server, ServerBuilder};
@@ -47,6 +48,7 @@ pub struct SentinelsBuilder {
     sentinel_password: Option<String>,
     sentinel: ServerBuilder,
     tls: bool,
+    isolable: bool,
 }
 
 impl SentinelsBuilder {
@@ -68,6 +70,17 @@ impl SentinelsBuilder {
     #[must_use]
     pub fn sentinel_config(mut self, line: impl Into<String>) -> Self {
         self.sentinel = self.sentinel.config(line);
+        self
+    }
+
+    /// Lets a server be cut off from sentinels and the other servers, but not from clients: see
+    /// [`isolate`](Replicas::isolate).
+    #[must_use]
+    pub fn isolable(mut self) -> Self {
+        self.isolable = true;
+        self.servers = self.servers.isolable();
+        // Otherwise the others look for it where it speaks from.
+        self.sentinel = self.sentinel.config("sentinel announce-ip 127.0.0.1");
         self
     }
 
@@ -109,7 +122,7 @@ impl SentinelsBuilder {
         let mut sentinel = self
             .sentinel
             .sentinel()
-            .config(format!("sentinel monitor {SERVICE} {host} {} 2", servers.node(0).peer_port()))
+            .config(format!("sentinel monitor {SERVICE} {host} {} 2", servers.port(0)))
             .config(format!("sentinel down-after-milliseconds {SERVICE} 300"))
             .config(format!("sentinel failover-timeout {SERVICE} 1000"))
             .config(format!("sentinel parallel-syncs {SERVICE} 1"));
@@ -120,8 +133,12 @@ impl SentinelsBuilder {
             sentinel = sentinel.requirepass(password);
         }
         let mut starting = JoinSet::new();
-        for _ in 0..3 {
-            starting.spawn(sentinel.clone().start());
+        for index in 0..SENTINELS {
+            let mut sentinel = sentinel.clone();
+            if self.isolable {
+                sentinel = sentinel.config(network::speak_from(network::sentinel(index), servers.node(0)).await);
+            }
+            starting.spawn(sentinel.start());
         }
         let sentinels = starting.join_all().await;
         for sentinel in &sentinels {

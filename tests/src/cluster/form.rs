@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::{Cluster, Node};
+use crate::network;
 use crate::proxy::Proxy;
 use crate::server::{Server, ServerBuilder};
 use crate::wait::until;
@@ -19,6 +20,7 @@ pub struct ClusterBuilder {
     spares: usize,
     node_timeout: Duration,
     proxied: bool,
+    isolable: bool,
     server: ServerBuilder,
 }
 
@@ -30,6 +32,7 @@ impl Default for ClusterBuilder {
             spares: 0,
             node_timeout: Duration::from_secs(1),
             proxied: false,
+            isolable: false,
             server: ServerBuilder::default(),
         }
     }
@@ -72,6 +75,16 @@ impl ClusterBuilder {
         self
     }
 
+    /// Lets a node be cut off from all others, but not from clients, by [`Cluster::isolate`]: proxies stand in front of
+    /// its bus port as well, and it speaks from an address of its own, where
+    /// [that is possible](crate::network::can_be_cut).
+    #[must_use]
+    pub fn isolable(mut self) -> Self {
+        self.proxied = true;
+        self.isolable = true;
+        self
+    }
+
     /// Nodes speak TLS among themselves and have a port for clients that do. Certificate and key are said by
     /// [`config`](Self::config) lines.
     #[must_use]
@@ -109,8 +122,8 @@ impl ClusterBuilder {
         for (index, node) in nodes.iter().enumerate() {
             let mut raw = node.server.raw().await;
             for other in &nodes[index + 1..] {
-                let port = other.server.peer_port();
-                let (port, bus) = (port.to_string(), (port + 10_000).to_string());
+                let bus = other.bus.as_ref().map_or_else(|| other.server.peer_port() + 10_000, |bus| bus.addr().port());
+                let (port, bus) = (other.server.peer_port().to_string(), bus.to_string());
                 assert!(raw.cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await.is_ok());
             }
         }
@@ -147,15 +160,23 @@ impl ClusterBuilder {
         }
         let mut nodes = Vec::new();
         for mut server in starting.join_all().await {
-            let mut proxy = None;
+            let (mut proxy, mut bus) = (None, None);
             if self.proxied {
                 let port = proxy.insert(Proxy::start(server.addr())).addr().port();
+                let mut bus_port = server.peer_port() + 10_000;
+                let mut lines = vec![format!("cluster-announce-port {port}")];
+                if self.isolable {
+                    bus_port = bus.insert(Proxy::start((server.addr().ip(), bus_port).into())).addr().port();
+                    lines.push(network::speak_from(network::server(nodes.len()), &server).await);
+                    // Otherwise it is looked for where it speaks from.
+                    lines.push("cluster-announce-ip 127.0.0.1".into());
+                }
                 // Without a bus port of its own the bus would be looked for at the announced port plus 10000.
-                let bus = format!("cluster-announce-bus-port {}", server.peer_port() + 10_000);
-                // Redis 6.2 accepts both at run time as well, and goes on calling itself by its own port.
-                server.reconfigure([bus, format!("cluster-announce-port {port}")]).await;
+                lines.push(format!("cluster-announce-bus-port {bus_port}"));
+                // Redis 6.2 accepts them at run time as well, and goes on calling itself by its own port.
+                server.reconfigure(lines).await;
             }
-            nodes.push(Node { proxy, server, id: String::new() });
+            nodes.push(Node { proxy, bus, server, id: String::new() });
         }
         nodes
     }

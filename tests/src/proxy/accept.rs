@@ -1,7 +1,7 @@
 //! The accept loop, and the life of a connection.
 
 use std::future::pending;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,12 +39,13 @@ pub(super) async fn run(addr: SocketAddr, shared: Arc<Shared>) {
             _ = modes.changed() => {}
             // Collects ended connections, so that the set does not grow for ever.
             Some(_) = connections.join_next() => {}
-            Ok((client, _)) = accepted => {
+            Ok((client, from)) = accepted => {
                 shared.accepts.fetch_add(1, Ordering::SeqCst);
                 next_id += 1;
                 let reset = Arc::new(Notify::new());
                 shared.open().insert(next_id, Arc::clone(&reset));
-                connections.spawn(connection(next_id, client, mode, reset, Arc::clone(&shared)));
+                let shared = Arc::clone(&shared);
+                connections.spawn(connection(next_id, client, from.ip(), mode, reset, shared));
             }
         }
     }
@@ -60,19 +61,26 @@ async fn bind(addr: SocketAddr) -> TcpListener {
     }
 }
 
-async fn connection(id: u64, mut client: TcpStream, mode: Accept, reset: Arc<Notify>, shared: Arc<Shared>) {
+async fn connection(
+    id: u64,
+    mut client: TcpStream,
+    peer: IpAddr,
+    mode: Accept,
+    reset: Arc<Notify>,
+    shared: Arc<Shared>,
+) {
     tokio::select! {
         biased;
         () = reset.notified() => {
             let _ = client.set_zero_linger();
         }
-        () = serve(&mut client, mode, &shared) => {}
+        () = serve(&mut client, peer, mode, &shared) => {}
     }
     drop(client);
     shared.open().remove(&id);
 }
 
-async fn serve(client: &mut TcpStream, mode: Accept, shared: &Shared) {
+async fn serve(client: &mut TcpStream, peer: IpAddr, mode: Accept, shared: &Shared) {
     if mode == Accept::Silence {
         return pending().await;
     }
@@ -82,7 +90,7 @@ async fn serve(client: &mut TcpStream, mode: Accept, shared: &Shared) {
         return;
     };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    match pump_both(client, &mut server, shared).await {
+    match pump_both(client, peer, &mut server, shared).await {
         End::Eof | End::Cut(Cut::HalfClose) => {}
         End::Cut(Cut::Rst) => {
             let _ = client.set_zero_linger();
@@ -100,11 +108,13 @@ async fn serve(client: &mut TcpStream, mode: Accept, shared: &Shared) {
 }
 
 /// Runs both directions until both have ended, or until one of them ends the connection.
-async fn pump_both(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -> End {
+async fn pump_both(client: &mut TcpStream, peer: IpAddr, server: &mut TcpStream, shared: &Shared) -> End {
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let mut requests = std::pin::pin!(Pump::new(from_client, to_server, &shared.to_server, &shared.from_client).run());
-    let mut replies = std::pin::pin!(Pump::new(from_server, to_client, &shared.to_client, &shared.from_server).run());
+    let mut requests =
+        std::pin::pin!(Pump::new(from_client, to_server, peer, &shared.to_server, &shared.from_client).run());
+    let mut replies =
+        std::pin::pin!(Pump::new(from_server, to_client, peer, &shared.to_client, &shared.from_server).run());
     tokio::select! {
         end = &mut requests => match end {
             End::Eof => replies.await,

@@ -1,5 +1,7 @@
 //! What can go wrong on the way.
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// What happens to one direction.
@@ -81,6 +83,8 @@ pub enum Accept {
 pub(super) struct Plan {
     pub(super) fault: Fault,
     pub(super) generation: u64,
+    /// Whose connections pass nothing.
+    pub(super) severed: HashSet<IpAddr>,
 }
 
 impl Plan {

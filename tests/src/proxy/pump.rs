@@ -1,5 +1,6 @@
 //! One direction of one connection.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,9 +23,13 @@ pub(super) enum End {
 pub(super) struct Pump<'a> {
     from: ReadHalf<'a>,
     to: WriteHalf<'a>,
+    /// Where the connection comes from.
+    peer: IpAddr,
     plans: &'a watch::Sender<Plan>,
     changes: watch::Receiver<Plan>,
     plan: Plan,
+    /// Whether the peer is cut off.
+    severed: bool,
     /// Bytes seen from the sender, of all connections.
     total: &'a AtomicU64,
     /// Read and not yet dealt with.
@@ -53,12 +58,14 @@ impl<'a> Pump<'a> {
     pub(super) fn new(
         from: ReadHalf<'a>,
         to: WriteHalf<'a>,
+        peer: IpAddr,
         plans: &'a watch::Sender<Plan>,
         total: &'a AtomicU64,
     ) -> Self {
         let mut changes = plans.subscribe();
         let plan = changes.borrow_and_update().clone();
-        Self { from, to, plans, changes, plan, total, pending: Vec::new(), passed: 0, eof: false }
+        let severed = plan.severed.contains(&peer);
+        Self { from, to, peer, plans, changes, plan, severed, total, pending: Vec::new(), passed: 0, eof: false }
     }
 
     pub(super) async fn run(mut self) -> End {
@@ -91,6 +98,7 @@ impl<'a> Pump<'a> {
 
     fn look_at_plan(&mut self) {
         let plan = self.changes.borrow_and_update();
+        self.severed = plan.severed.contains(&self.peer);
         if plan.generation != self.plan.generation {
             self.plan = plan.clone();
             self.passed = 0;
@@ -100,6 +108,7 @@ impl<'a> Pump<'a> {
     fn next_step(&mut self) -> Step {
         let n = self.pending.len();
         match self.plan.fault {
+            _ if self.severed => Step::Wait,
             Fault::Stall => Step::Wait,
             Fault::Blackhole if n > 0 => Step::Discard(n),
             Fault::Blackhole if self.eof => Step::Wait,
