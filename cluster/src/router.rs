@@ -47,8 +47,7 @@ pub(crate) struct Router {
     pub(crate) changed: Notify,
     /// Counts the first two.
     changes: AtomicU64,
-    /// Whether an attempt to learn the map is under way or about to begin.
-    refreshing: AtomicBool,
+    refresh: Mutex<Refresh>,
     last_refresh: Mutex<Option<Instant>>,
     closed: AtomicBool,
     itself: Weak<Self>,
@@ -75,7 +74,7 @@ impl Router {
             replicas: Mutex::new(vec![0; if found.view.is_single() { 1 } else { usize::from(SLOTS) }]),
             changed: Notify::new(),
             changes: AtomicU64::new(0),
-            refreshing: AtomicBool::new(false),
+            refresh: Mutex::new(Refresh::None),
             last_refresh: Mutex::new(None),
             closed: AtomicBool::new(false),
             itself: itself.clone(),
@@ -149,14 +148,21 @@ impl Router {
 
     /// Has the map learned anew, in the background. Returns at once.
     pub(crate) fn refresh(&self) {
-        if !self.discovery.is_dynamic() || self.is_closed() || self.refreshing.swap(true, Ordering::AcqRel) {
+        if !self.discovery.is_dynamic() || self.is_closed() {
             return;
         }
+        let mut refresh = self.refresh.lock().unwrap_or_else(PoisonError::into_inner);
+        if *refresh != Refresh::None {
+            *refresh = Refresh::Again;
+            return;
+        }
+        *refresh = Refresh::UnderWay;
+        drop(refresh);
         // Outside of a runtime there is nobody to wait for the result either.
         let (Some(router), Ok(runtime)) = (self.itself.upgrade(), Handle::try_current()) else {
-            return self.refreshing.store(false, Ordering::Release);
+            return *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) = Refresh::None;
         };
-        // Not made in the task: a runtime that is ending drops that before it ran, and the flag must not stay behind.
+        // Not made in the task: a runtime that is ending drops that before it ran, and the mark must not stay behind.
         let refreshing = Refreshing(router);
         spawn(&runtime, async move { refreshing.0.learn().await });
     }
@@ -333,12 +339,27 @@ pub(crate) fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 
     runtime.spawn(future);
 }
 
-/// Set while an attempt to learn the map is under way.
+/// Whether the map is being learned anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refresh {
+    None,
+    /// An attempt is under way or about to begin.
+    UnderWay,
+    /// Another one was asked for meanwhile: whoever has answered already may not have known yet.
+    Again,
+}
+
+/// One attempt to learn the map.
 struct Refreshing(Arc<Router>);
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
-        self.0.refreshing.store(false, Ordering::Release);
+        let mut refresh = self.0.refresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *refresh, Refresh::None);
+        drop(refresh);
+        if before == Refresh::Again {
+            self.0.refresh();
+        }
     }
 }
 

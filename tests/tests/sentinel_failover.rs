@@ -2,12 +2,15 @@
 
 mod cluster_support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cluster_support::{client, set, soon, take};
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
 use leasehold_testkit::{Raw, Sentinels, until};
+use tokio::sync::{Notify, broadcast};
 
 const KEY: &str = "lock";
 
@@ -151,6 +154,58 @@ async fn a_replica_that_sentinels_call_the_master_is_refused() {
     assert!(server.node(1).raw().await.cmd(&["REPLICAOF", "NO", "ONE"]).await.is_ok());
     let client = client(&url).await;
     assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+}
+
+/// Sentinels announce a new master one after another. Whoever was asked just before goes on naming the old one, and as
+/// long as that is cut off it agrees.
+#[tokio::test]
+async fn an_announcement_during_a_look_at_the_sentinels_is_followed_by_another_look() {
+    let (old, new) = (leasehold_testkit::Server::start().await, leasehold_testkit::Server::start().await);
+    let ports = [old.port(), new.port()];
+    let (announce, _) = broadcast::channel::<()>(8);
+    let (announcer, asked, listens) = (announce.clone(), Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
+    let listening = Arc::clone(&listens);
+    let sentinel = leasehold_testkit::Scripted::start(move |mut peer| {
+        let (asked, mut announced) = (Arc::clone(&asked), announcer.subscribe());
+        let listens = Arc::clone(&listens);
+        async move {
+            let mut subscribed = false;
+            loop {
+                let request = tokio::select! {
+                    request = peer.greet() => request,
+                    Ok(()) = announced.recv(), if subscribed => {
+                        peer.say(">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$1\r\nx\r\n").await;
+                        continue;
+                    }
+                };
+                let Some(request) = request else { return };
+                if request[0] == "SUBSCRIBE" {
+                    peer.say(">3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n").await;
+                    subscribed = true;
+                    listens.notify_one();
+                    continue;
+                }
+                let port = match asked.fetch_add(1, Ordering::SeqCst) {
+                    0 => ports[0],
+                    1 => {
+                        peer.say(">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$1\r\nx\r\n").await;
+                        ports[0]
+                    }
+                    _ => ports[1],
+                };
+                peer.say(format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port}\r\n")).await;
+            }
+        }
+    })
+    .await;
+    let client = client(&format!("redis-sentinel://{}/mymaster", sentinel.addr())).await;
+    assert_eq!(*client.node(KEY.as_bytes()), *old.addr().to_string());
+    listening.notified().await;
+    announce.send(()).unwrap();
+    let follows = until("the client follows", async || {
+        if *client.node(KEY.as_bytes()) == *new.addr().to_string() { Ok(()) } else { Err("not yet".into()) }
+    });
+    tokio::time::timeout(cluster_support::BOUND, follows).await.expect("it looks again");
 }
 
 #[tokio::test]
