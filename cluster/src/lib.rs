@@ -10,6 +10,7 @@ mod node;
 mod race;
 mod redirect;
 pub mod replicated;
+pub mod role;
 mod router;
 pub mod script;
 mod sentinel;

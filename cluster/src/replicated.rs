@@ -13,8 +13,8 @@ use leasehold_resp::{Command, Error, ErrorKind, Value};
 use crate::client::{Client, Evaluated};
 use crate::node::Node;
 use crate::redirect::{Journey, Step};
+use crate::role::master_shard;
 use crate::script::ScriptCall;
-use crate::sentinel::master_shard;
 
 /// What a `WAIT` may take longer than it was told to.
 const GRACE: Duration = Duration::from_millis(200);

@@ -9,12 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
-use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind, Value};
+use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
 
 use crate::node::Node;
 use crate::race::Race;
+use crate::role::{Votes, master_shard, named_master};
 use crate::router::Router;
-use crate::topology::{NodeAddress, Shard, View};
+use crate::topology::{NodeAddress, View};
 
 /// What sentinels publish when a service has another master.
 const SWITCHED: &[u8] = b"+switch-master";
@@ -92,23 +93,19 @@ impl Sentinels {
                 }
             });
         }
-        let mut votes: Vec<(NodeAddress, usize)> = Vec::new();
+        let mut votes = Votes::default();
         let mut last = Error::config("the URL names no sentinel");
         while let Some(answer) = asked.next().await {
             match answer {
-                Ok(address) => match votes.iter_mut().find(|(known, _)| *known == address) {
-                    Some((_, count)) => *count += 1,
-                    None => votes.push((address, 1)),
-                },
+                Ok(address) => votes.add(address),
                 Err(error) => last = error,
             }
             // Most of them agree: the slow ones cannot change it.
-            if votes.iter().any(|(_, count)| *count > self.endpoints.len() / 2) {
+            if votes.are_decided(self.endpoints.len()) {
                 break;
             }
         }
-        votes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        (votes.into_iter().map(|(address, _)| address).collect(), last)
+        (votes.ranked(), last)
     }
 }
 
@@ -121,17 +118,10 @@ async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Erro
     }
     let question = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
     let reply = connection.send(&question).await?;
-    host_and_port(&reply).ok_or_else(|| {
+    named_master(&reply).ok_or_else(|| {
         let detail = format!("the sentinel knows no service called '{service}'");
         Error::new(ErrorKind::Config, connection.node(), detail)
     })
-}
-
-/// `[host, port, …]`, both as text.
-fn host_and_port(reply: &Value) -> Option<NodeAddress> {
-    let [host, port, ..] = reply.as_array()? else { return None };
-    let host = host.as_str().filter(|host| !host.is_empty())?;
-    Some(NodeAddress { host: host.to_owned(), port: port.as_str()?.parse().ok()? })
 }
 
 /// The view of a server that we do not know yet.
@@ -160,14 +150,4 @@ async fn says_master(connection: &Connection, address: &NodeAddress) -> Result<V
         Some(shard) => Ok(View::single(shard)),
         None => Err(Error::not_sent(connection.node(), "the sentinels name a master that is none")),
     }
-}
-
-/// What the reply to `ROLE` of the server at `address` says of its replicas, if it is a master.
-pub(crate) fn master_shard(role: &Value, address: &NodeAddress) -> Option<Shard> {
-    let [kind, _offset, replicas, ..] = role.as_array()? else { return None };
-    if kind.as_str() != Some("master") {
-        return None;
-    }
-    let replicas = replicas.as_array()?.iter().filter_map(host_and_port).collect();
-    Some(Shard { master: address.clone(), replicas })
 }

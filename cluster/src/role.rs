@@ -1,0 +1,69 @@
+//! Who is master: what sentinels say of it, and what a server says of itself. Pure.
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+
+use leasehold_resp::Value;
+
+use crate::topology::{NodeAddress, Shard};
+
+/// The master that a sentinel names in its reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`; `None` if it knows none.
+#[must_use]
+pub fn named_master(reply: &Value) -> Option<NodeAddress> {
+    host_and_port(reply).filter(|master| master.port != 0)
+}
+
+/// What the reply to `ROLE` of the server at `address` says of its replicas, if it is a master.
+///
+/// As many replicas as it names: how many there are decides how many must confirm a lock. One that cannot be read makes
+/// it no reply at all.
+#[must_use]
+pub fn master_shard(role: &Value, address: &NodeAddress) -> Option<Shard> {
+    let [kind, _offset, replicas, ..] = role.as_array()? else { return None };
+    if kind.as_str() != Some("master") {
+        return None;
+    }
+    let replicas = replicas.as_array()?.iter().map(host_and_port).collect::<Option<_>>()?;
+    Some(Shard { master: address.clone(), replicas })
+}
+
+/// What several sentinels say.
+#[derive(Clone, Debug, Default)]
+pub struct Votes(Vec<(NodeAddress, usize)>);
+
+impl Votes {
+    /// Counts one more sentinel for `master`.
+    pub fn add(&mut self, master: NodeAddress) {
+        match self.0.iter_mut().find(|(known, _)| *known == master) {
+            Some((_, count)) => *count = count.saturating_add(1),
+            None => self.0.push((master, 1)),
+        }
+    }
+
+    /// Whether most of so many `sentinels` agree, so that the others cannot change it.
+    #[must_use]
+    pub fn are_decided(&self, sentinels: usize) -> bool {
+        self.0.iter().any(|(_, count)| *count > sentinels / 2)
+    }
+
+    /// Everybody who was named, the one named most often first; among equals the one named first.
+    #[must_use]
+    pub fn ranked(mut self) -> Vec<NodeAddress> {
+        self.0.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        self.0.into_iter().map(|(address, _)| address).collect()
+    }
+}
+
+/// `[host, port, …]`, both as text. Whatever it is, it ends up in messages.
+fn host_and_port(reply: &Value) -> Option<NodeAddress> {
+    let [host, port, ..] = reply.as_array()? else { return None };
+    let host = host.as_str().filter(|host| !host.is_empty())?;
+    if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return None;
+    }
+    Some(NodeAddress { host: host.to_owned(), port: port.as_str()?.parse().ok()? })
+}
