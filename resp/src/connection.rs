@@ -273,7 +273,7 @@ impl Connection {
 
     /// [`submit`](Self::submit), with `ASKING` right before the command. Only for an `-ASK` that was just received.
     pub fn submit_asking<E: Encode + ?Sized>(&self, command: &E) -> Reply {
-        self.reply(self.shared().submit(&Asking(command), Shape::ReplyAfter(1), Duration::ZERO))
+        self.reply(self.shared().submit(&Asking(command), Shape::AfterAsking(None), Duration::ZERO))
     }
 
     /// Queues a command that may take as long as `timeout`, on a connection that nobody else uses.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use crate::classify::ServerError;
 use crate::command::Encode;
 use crate::decode::Frame;
 use crate::error::{Error, ErrorKind};
@@ -98,12 +99,12 @@ enum Phase {
 }
 
 /// What answers a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// One reply.
     Reply,
-    /// So many replies that are of no interest (to `ASKING`), then one.
-    ReplyAfter(u32),
+    /// The reply to an `ASKING`, which is kept here when it has come, then one.
+    AfterAsking(Option<Value>),
     /// No reply but a push for each channel, or one error reply.
     Confirmations {
         /// What the pushes will be.
@@ -313,16 +314,17 @@ impl Pipeline {
     /// A reply that nobody asked for: what follows cannot be matched any more.
     pub fn receive(&mut self, frame: Frame, wakes: &mut Wakes) -> Result<Option<Vec<Value>>, Error> {
         match frame {
-            Frame::Reply(value) => {
+            Frame::Reply(mut value) => {
                 let Some(&id) = self.queue.front() else {
                     return Err(self.unasked(&value));
                 };
                 match &mut self.slots[id as usize].shape {
-                    Shape::ReplyAfter(ignored) if *ignored > 0 => {
-                        *ignored -= 1;
+                    Shape::AfterAsking(Some(asking)) => value = behind_asking(asking, value),
+                    Shape::AfterAsking(asking) => {
+                        *asking = Some(value);
                         return Ok(None);
                     }
-                    Shape::Reply | Shape::ReplyAfter(_) => {}
+                    Shape::Reply => {}
                     // A subscription is answered by pushes or refused; with anything else we no longer know who is where.
                     Shape::Confirmations { .. } if !matches!(value, Value::Error(_)) => {
                         return Err(self.unasked(&value));
@@ -490,9 +492,17 @@ impl Pipeline {
     }
 }
 
+/// Where `ASKING` is refused, its command is sent away like any other's: the refusal is the reason, and the last word.
+fn behind_asking(asking: &Value, answer: Value) -> Value {
+    match (asking, &answer) {
+        (Value::Error(_), Value::Error(line)) if ServerError::parse(line).is_redirect() => asking.clone(),
+        _ => answer,
+    }
+}
+
 impl Shape {
     const fn is_reply(&self) -> bool {
-        matches!(self, Self::Reply | Self::ReplyAfter(_))
+        matches!(self, Self::Reply | Self::AfterAsking(_))
     }
 }
 

@@ -196,10 +196,13 @@ async fn a_user_with_the_least_rights_has_the_whole_mutex_in_a_cluster() {
     cluster.migration(slot, 1).await.begin().await;
     operations(&users, name).await.unwrap();
     let unasked = place.user(&without(&rights, "+asking")).await.unwrap();
-    // The refusal of the ASKING itself is not what is answered, but what follows from it: two nodes that point at each
-    // other.
-    let error = operations(&unasked, name).await.unwrap_err().to_string();
-    assert!(error.contains("ASK") || error.contains("MOVED"), "{error}");
+    // Said at once, and not what follows from it: two nodes that point at each other.
+    for replicas in [leasehold::Replicas::None, leasehold::Replicas::AtLeast(1)] {
+        let error = unasked.0.mutex(name).try_lock().replicated(replicas).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("'asking'") && error.to_string().contains("ACL"), "{error}");
+        assert_eq!(error.node(), cluster.addr(1).to_string());
+    }
 }
 
 #[tokio::test]

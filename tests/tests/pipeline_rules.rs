@@ -295,8 +295,8 @@ fn a_command_behind_an_asking_expires_like_any_other_and_both_its_late_replies_a
     let mut world = World::new();
     let (now, later) = (world.start, world.at(500));
     let asking = Asking(Command::new("ECHO").arg("a"));
-    let a = world.pipeline.submit(&asking, Shape::ReplyAfter(1), now).unwrap();
-    let b = world.pipeline.submit(&asking, Shape::ReplyAfter(1), later).unwrap();
+    let a = world.pipeline.submit(&asking, Shape::AfterAsking(None), now).unwrap();
+    let b = world.pipeline.submit(&asking, Shape::AfterAsking(None), later).unwrap();
     world.write_all();
     assert_eq!(world.pipeline.next_deadline(), Some(world.at(1000)));
     world.expire(1000);
@@ -307,6 +307,39 @@ fn a_command_behind_an_asking_expires_like_any_other_and_both_its_late_replies_a
     }
     world.reply("b");
     assert_eq!(world.text(b), "b");
+}
+
+/// Without the right to `ASKING` the node sends the command back to where it came from, for ever.
+#[test]
+fn a_refused_asking_is_the_reason_why_its_command_is_sent_away_and_of_no_interest_otherwise() {
+    let denied = "NOPERM this user has no permissions to run the 'asking' command";
+    for (asking, answer, expected) in [
+        (Err(denied), Err("MOVED 5 127.0.0.1:7000"), Err(denied)),
+        // The slot has arrived meanwhile, so it was not needed: the command may have run.
+        (Err(denied), Ok("done"), Ok("done")),
+        (Err(denied), Err("OOM command not allowed"), Err("OOM command not allowed")),
+        (Ok("OK"), Err("MOVED 5 127.0.0.1:7000"), Err("MOVED 5 127.0.0.1:7000")),
+    ] {
+        let mut world = World::new();
+        let asked = Asking(Command::new("ECHO").arg("a"));
+        let id = world.pipeline.submit(&asked, Shape::AfterAsking(None), world.start).unwrap();
+        let next = world.submit("next");
+        world.write_all();
+        for reply in [asking, answer] {
+            assert!(world.poll(id).is_none());
+            match reply {
+                Ok(text) => world.reply(text),
+                Err(line) => world.reply(Value::Error(line.into())),
+            }
+        }
+        let outcome = world.poll(id).unwrap().unwrap();
+        match expected {
+            Ok(text) => assert_eq!(outcome.as_str(), Some(text)),
+            Err(line) => assert_eq!(outcome, Value::Error(line.into())),
+        }
+        world.reply("b");
+        assert_eq!(world.text(next), "b");
+    }
 }
 
 // ===== what left =====
