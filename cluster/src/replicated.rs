@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use leasehold_resp::pool::Exclusive;
-use leasehold_resp::{Command, Error, ErrorKind, Value};
+use leasehold_resp::{Command, Error, ErrorKind, ServerErrorKind, Value};
 
 use crate::client::{Client, Evaluated};
 use crate::node::Node;
@@ -33,15 +33,15 @@ pub enum Quorum {
 pub struct Confirmed {
     /// What it replied.
     pub evaluated: Evaluated,
-    /// How many replicas have it.
-    pub acknowledged: usize,
+    /// How many replicas have it; or the server's refusal to let this user ask.
+    pub acknowledged: Result<usize, Error>,
     /// How many had to.
     pub required: usize,
 }
 
 impl Client {
     /// Runs a script and waits until replicas have what it wrote, if `wrote` says of the reply that it wrote; all by
-    /// `deadline`. Fewer confirmations than required are no error: see [`Confirmed`].
+    /// `deadline`. Fewer confirmations than required, or no right to ask for any, are no error: see [`Confirmed`].
     ///
     /// # Errors
     ///
@@ -122,14 +122,15 @@ impl Client {
             connection.call(&call.with_source(), left()).await?
         };
         node.known.learn(call.script().bit());
-        let acknowledged = if wrote(&value) { wait(&mut connection, required, left()).await? } else { 0 };
+        let acknowledged = if wrote(&value) { wait(&mut connection, required, left()).await? } else { Ok(0) };
         let evaluated = Evaluated { value, sent, sent_wall, repeated: false, migrating: asking };
         Ok(Confirmed { evaluated, acknowledged, required })
     }
 }
 
-/// How many replicas confirm, of `required`, within `time`.
-async fn wait(connection: &mut Exclusive, required: usize, time: Duration) -> Result<usize, Error> {
+/// How many replicas confirm, of `required`, within `time`. Inside is what the server says of a user who may not ask: that
+/// is no doubt about the script.
+async fn wait(connection: &mut Exclusive, required: usize, time: Duration) -> Result<Result<usize, Error>, Error> {
     let ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX).max(1);
     let count = i64::try_from(required).unwrap_or(i64::MAX);
     let command = Command::new("WAIT").arg_int(count).arg_int(ms);
@@ -137,6 +138,13 @@ async fn wait(connection: &mut Exclusive, required: usize, time: Duration) -> Re
         let detail = format!("the script ran, but its replication could not be confirmed: {}", error.detail());
         Error::unknown(&error.node().into(), detail).with_source(error)
     };
-    let reply = connection.call(&command, time + GRACE).await.map_err(failed)?;
-    Ok(reply.as_int().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
+    match connection.call(&command, time + GRACE).await {
+        Ok(reply) => Ok(Ok(reply.as_int().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))),
+        Err(error) if is_denied(&error) => Ok(Err(error)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn is_denied(error: &Error) -> bool {
+    error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::NoPerm)
 }

@@ -134,8 +134,12 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool
             let confirmed = inner.client.eval_replicated(&call, quorum, deadline, is_granted).await;
             confirmed.map(|confirmed| {
                 let Confirmed { evaluated, acknowledged, required } = confirmed;
-                let enough = acknowledged >= required || !is_granted(&evaluated.value);
-                (evaluated, if enough { Ok(acknowledged) } else { Err(Error::not_replicated(acknowledged, required)) })
+                let enough = match acknowledged {
+                    Ok(count) if count >= required || !is_granted(&evaluated.value) => Ok(count),
+                    Ok(count) => Err(Error::not_replicated(count, required)),
+                    Err(denied) => Err(Error::unconfirmed(denied)),
+                };
+                (evaluated, enough)
             })
         }
     };

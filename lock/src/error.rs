@@ -86,6 +86,13 @@ impl Error {
         Self::new(ErrorKind::NotReplicated, format!("{acknowledged} of {required} replicas have it"))
     }
 
+    /// The server does not let us ask whether replicas have the lock.
+    pub(crate) fn unconfirmed(denied: resp::Error) -> Self {
+        let mut this = Self::from_client(denied);
+        this.0.detail.insert_str(0, "replicas cannot be asked for the lock, so it is given back: ");
+        this
+    }
+
     /// A reply of a type or value the script never gives.
     pub(crate) fn unexpected(value: &resp::Value) -> Self {
         Self::new(ErrorKind::Protocol, format!("the script answered with a value of type {}", value.kind()))
@@ -221,7 +228,7 @@ impl ErrorKind {
             Self::NotReplicated => "see that all replicas are up and follow this master, then try again",
             Self::WrongType => "use another name or a namespace of your own",
             Self::NoExpiry => "find out who wrote it, then call `force_unlock()`",
-            Self::Denied => "check user, password and ACL",
+            Self::Denied => "check user and password, and the user's rights against the section ACL of the README",
             Self::Protocol => "check that the URL is the one of a Redis or Valkey server",
             Self::Thread => "check the limits of this process",
             Self::BadName | Self::BadLease | Self::Config | Self::Server | Self::Closed => "",

@@ -232,6 +232,8 @@ async fn sentinels_have_users_of_their_own_and_say_what_those_may_not_do() {
     const HEAR: &str = "+subscribe &+switch-master";
     let user = |name: &str, rights: &str| format!("user {name} on >theirs resetchannels -@all {rights}");
     let sentinels = Sentinels::builder()
+        // On the servers: everybody's rights but one.
+        .config("user roleless on >secret allkeys allchannels +@all -role")
         .sentinel_config(user("both", &format!("{ASK} {HEAR}")))
         .sentinel_config(user("deaf", ASK))
         .sentinel_config(user("mute", HEAR))
@@ -253,7 +255,11 @@ async fn sentinels_have_users_of_their_own_and_say_what_those_may_not_do() {
     let error = Client::connect(Target::parse(&url("mute")).unwrap()).await.unwrap_err();
     println!("{error}");
     let text = error.to_string();
-    assert!(text.contains("NOPERM"), "{text}");
+    assert!(text.contains("NOPERM") && text.contains("sentinel"), "{text}");
+    let url = sentinels.url().replace("://", "://roleless:secret@");
+    let roleless = Client::connect(Target::parse(&url).unwrap()).await.unwrap_err().to_string();
+    assert!(roleless.contains("NOPERM") && roleless.contains("'role'"), "{roleless}");
+    assert!((0..3).any(|index| roleless.contains(&sentinels.node(index).addr().to_string())), "{roleless}");
     assert!((0..3).any(|index| text.contains(&sentinels.sentinel(index).addr().to_string())), "{text}");
 }
 
