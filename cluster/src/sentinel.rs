@@ -3,6 +3,7 @@
 //! A sentinel may be wrong, late or cut off, and a master that was frozen while it was replaced goes on calling itself
 //! master for seconds. So several sentinels are asked, and the one they name must itself confirm its role.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ use crate::topology::{NodeAddress, View};
 /// What sentinels publish when a service has another master.
 const SWITCHED: &[u8] = b"+switch-master";
 
+/// How often to look for the master if another one is announced meanwhile: three sentinels announce it three times.
+const LOOKS: usize = 4;
+
 /// How long to wait for sentinels and for the master they name. Those that live answer within a round trip.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -33,6 +37,8 @@ pub(crate) struct Sentinels {
     service: Arc<str>,
     /// One a sentinel: they listen for changes, and are asked. Opened once the first master is known.
     connections: OnceLock<Vec<Connection>>,
+    /// How often they have announced a new master.
+    announced: Arc<AtomicU64>,
 }
 
 impl Sentinels {
@@ -41,12 +47,25 @@ impl Sentinels {
             endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
             endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
         }
-        Self { endpoints, service: service.into(), connections: OnceLock::new() }
+        Self { endpoints, service: service.into(), connections: OnceLock::new(), announced: Arc::default() }
     }
 
     /// The master that most sentinels name, if it says so itself; otherwise the next one named. The `present` one is
     /// asked through the connection that there is: while it is frozen or dead, its successor is waited for.
     pub(crate) async fn master(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
+        for _ in 1..LOOKS {
+            let announced = self.announced.load(Ordering::Acquire);
+            let master = self.look(template, present).await;
+            // Otherwise sentinels have changed their minds since we asked them. The master they named then may have been
+            // frozen, and wake up just now, and confirm it.
+            if self.announced.load(Ordering::Acquire) == announced {
+                return master;
+            }
+        }
+        self.look(template, present).await
+    }
+
+    async fn look(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
         let (named, mut last) = self.named().await;
         for address in named {
             let answer = match present.filter(|node| node.address == address) {
@@ -64,14 +83,19 @@ impl Sentinels {
     /// Subscribes to all sentinels: the first word of a new master starts a refresh.
     pub(crate) fn watch(&self, router: &Weak<Router>) {
         let connect = |endpoint: &Endpoint| {
-            let router = router.clone();
+            let (router, announced) = (router.clone(), Arc::clone(&self.announced));
             let observer: Observer = Arc::new(move |connection, event| match event {
                 Event::Up => {
                     let channels = vec![Bytes::from_static(SWITCHED)];
                     let subscribe = Subscribe { kind: Confirmation::Subscribe, channels };
                     connection.subscribe(&subscribe).detach(|_| {});
                 }
-                Event::Push(Push::Message { .. }) => drop(router.upgrade().map(|router| router.refresh())),
+                Event::Push(Push::Message { .. }) => {
+                    announced.fetch_add(1, Ordering::AcqRel);
+                    if let Some(router) = router.upgrade() {
+                        router.refresh();
+                    }
+                }
                 Event::Down | Event::Silent | Event::Push(_) => {}
             });
             let connection = Connection::lazy(endpoint.clone(), Some(observer));

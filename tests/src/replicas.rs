@@ -199,8 +199,9 @@ impl Replicas {
                 if self.role(index).await.as_deref() != Some("master") {
                     continue;
                 }
-                let info = self.nodes[index].raw().await.cmd(&["INFO", "replication"]).await;
-                if let RawValue::Bulk(_) = info
+                // Sentinels end the connections of a server whose role they change.
+                let info = self.nodes[index].raw().await.try_cmd(&["INFO", "replication"]).await;
+                if let Ok(info @ RawValue::Bulk(_)) = info
                     && info.str().matches("state=online").count() >= replicas
                 {
                     return Ok(());

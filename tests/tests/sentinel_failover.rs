@@ -3,13 +3,13 @@
 mod cluster_support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use cluster_support::{client, set, soon, take};
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
-use leasehold_testkit::{Raw, Sentinels, until};
+use leasehold_testkit::{Raw, Scripted, Sentinels, Server, until};
 use tokio::sync::{Notify, broadcast};
 
 const KEY: &str = "lock";
@@ -133,7 +133,7 @@ async fn a_master_that_was_demoted_under_the_client_is_left() {
 async fn a_replica_that_sentinels_call_the_master_is_refused() {
     let server = leasehold_testkit::Replicas::builder().replicas(1).start().await;
     let port = server.node(1).port();
-    let sentinel = leasehold_testkit::Scripted::start(move |mut peer| async move {
+    let sentinel = Scripted::start(move |mut peer| async move {
         while let Some(request) = peer.greet().await {
             match request[0].as_str() {
                 "SENTINEL" => {
@@ -156,25 +156,29 @@ async fn a_replica_that_sentinels_call_the_master_is_refused() {
     assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
 }
 
-/// Sentinels announce a new master one after another. Whoever was asked just before goes on naming the old one, and as
-/// long as that is cut off it agrees.
-#[tokio::test]
-async fn an_announcement_during_a_look_at_the_sentinels_is_followed_by_another_look() {
-    let (old, new) = (leasehold_testkit::Server::start().await, leasehold_testkit::Server::start().await);
-    let ports = [old.port(), new.port()];
+/// A sentinel that names these ports one after another, and from then on the last one. It announces a new master when it
+/// is told to, and with its second word.
+struct Fickle {
+    sentinel: Scripted,
+    asked: Arc<AtomicUsize>,
+    listening: Arc<Notify>,
+    announce: broadcast::Sender<()>,
+}
+
+async fn fickle(ports: [u16; 3]) -> Fickle {
+    const ANNOUNCEMENT: &str = ">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$1\r\nx\r\n";
     let (announce, _) = broadcast::channel::<()>(8);
-    let (announcer, asked, listens) = (announce.clone(), Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
-    let listening = Arc::clone(&listens);
-    let sentinel = leasehold_testkit::Scripted::start(move |mut peer| {
-        let (asked, mut announced) = (Arc::clone(&asked), announcer.subscribe());
-        let listens = Arc::clone(&listens);
+    let (asked, listening) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let shared = (announce.clone(), Arc::clone(&asked), Arc::clone(&listening));
+    let sentinel = Scripted::start(move |mut peer| {
+        let (announce, asked, listening) = shared.clone();
+        let (mut announced, mut subscribed) = (announce.subscribe(), false);
         async move {
-            let mut subscribed = false;
             loop {
                 let request = tokio::select! {
                     request = peer.greet() => request,
                     Ok(()) = announced.recv(), if subscribed => {
-                        peer.say(">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$1\r\nx\r\n").await;
+                        peer.say(ANNOUNCEMENT).await;
                         continue;
                     }
                 };
@@ -182,30 +186,54 @@ async fn an_announcement_during_a_look_at_the_sentinels_is_followed_by_another_l
                 if request[0] == "SUBSCRIBE" {
                     peer.say(">3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n").await;
                     subscribed = true;
-                    listens.notify_one();
+                    listening.notify_one();
                     continue;
                 }
-                let port = match asked.fetch_add(1, Ordering::SeqCst) {
-                    0 => ports[0],
-                    1 => {
-                        peer.say(">3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$1\r\nx\r\n").await;
-                        ports[0]
-                    }
-                    _ => ports[1],
-                };
-                peer.say(format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port}\r\n")).await;
+                let time = asked.fetch_add(1, Ordering::SeqCst);
+                if time == 1 {
+                    peer.say(ANNOUNCEMENT).await;
+                }
+                peer.say(format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{}\r\n", ports[time.min(2)])).await;
             }
         }
     })
     .await;
-    let client = client(&format!("redis-sentinel://{}/mymaster", sentinel.addr())).await;
+    Fickle { sentinel, asked, listening, announce }
+}
+
+/// Sentinels announce a new master one after another. Whoever was asked just before goes on naming the old one, and as
+/// long as that is cut off it agrees.
+#[tokio::test]
+async fn an_announcement_during_a_look_at_the_sentinels_is_followed_by_another_look() {
+    let (old, new) = (Server::start().await, Server::start().await);
+    let fickle = fickle([old.port(), old.port(), new.port()]).await;
+    let client = client(&format!("redis-sentinel://{}/mymaster", fickle.sentinel.addr())).await;
     assert_eq!(*client.node(KEY.as_bytes()), *old.addr().to_string());
-    listening.notified().await;
-    announce.send(()).unwrap();
+    fickle.listening.notified().await;
+    fickle.announce.send(()).unwrap();
     let follows = until("the client follows", async || {
         if *client.node(KEY.as_bytes()) == *new.addr().to_string() { Ok(()) } else { Err("not yet".into()) }
     });
     tokio::time::timeout(cluster_support::BOUND, follows).await.expect("it looks again");
+}
+
+/// It may have been frozen when they named it, and have woken up to confirm it.
+#[tokio::test]
+async fn a_master_that_was_named_before_the_last_announcement_is_not_gone_to() {
+    let (master, woken) = (Server::start().await, Server::start().await);
+    let fickle = fickle([master.port(), woken.port(), master.port()]).await;
+    let client = client(&format!("redis-sentinel://{}/mymaster", fickle.sentinel.addr())).await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    let changes = client.changes();
+    fickle.listening.notified().await;
+    fickle.announce.send(()).unwrap();
+    until("the sentinel is asked once more", async || match fickle.asked.load(Ordering::SeqCst) {
+        3.. => Ok(()),
+        asked => Err(format!("asked {asked} times")),
+    })
+    .await;
+    assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
+    assert_eq!((client.node(KEY.as_bytes()).as_ref(), client.changes()), (&*master.addr().to_string(), changes));
 }
 
 #[tokio::test]
