@@ -8,10 +8,12 @@
 //! reach a node which the cluster considers healthy, and with [`isolable`](ClusterBuilder::isolable) a node that clients
 //! reach and the cluster does not.
 
+mod atomic;
 mod form;
 mod member;
 mod migration;
 
+pub use atomic::{AtomicMigration, Step};
 pub use form::ClusterBuilder;
 pub use member::Member;
 pub use migration::Migration;

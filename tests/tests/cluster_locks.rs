@@ -1,4 +1,5 @@
-//! Locks in a cluster: every operation in every shard, while slots move and while masters are replaced.
+//! Locks in a cluster: every operation in every shard, and while masters are replaced. Slots that move under them have
+//! `mutex_slot_moves`.
 
 mod lock_support;
 
@@ -64,84 +65,6 @@ async fn every_operation_works_in_every_shard() {
         drop(after);
         until("the lock is free", async || theirs.mutex(&name).holder().await.unwrap().is_none()).await;
     }
-}
-
-/// What is held all the time a slot migrates, and what is tried at each step of it.
-struct Migrating<'a> {
-    locks: &'a Locks,
-    others: &'a Locks,
-    tag: &'a str,
-    held: Vec<Guard>,
-}
-
-impl Migrating<'_> {
-    async fn check(&self, step: &str) {
-        let name = format!("{{{}}}{}", self.tag, step.replace(' ', "-"));
-        let guard = take(self.locks, &name).await;
-        assert!(self.others.mutex(&name).try_lock().await.unwrap().is_none(), "{step}: two holders");
-        for held in &self.held {
-            assert!(self.others.mutex(held.key()).try_lock().await.unwrap().is_none(), "{step}: two holders");
-        }
-        // Longer than what was granted or renewed before this step.
-        tokio::time::sleep(SHORT + ms(300)).await;
-        for held in self.held.iter().chain([&guard]) {
-            assert!(held.is_held(), "{step}: {} was not renewed, {:?}", held.key(), held.lost().await);
-        }
-        assert_eq!(guard.release().await.unwrap(), Release::Released, "{step}");
-        let again = take(self.others, &name).await;
-        assert_eq!(again.release().await.unwrap(), Release::Released, "{step}");
-    }
-}
-
-#[tokio::test]
-async fn locks_are_taken_renewed_and_released_at_every_step_of_a_migration() {
-    let cluster = Cluster::builder().replicas(0).start().await;
-    let (ours, others) = (short_locks(&cluster).await, locks(&cluster).await);
-    let tag = cluster.key_at(0, "k").await;
-    let slot = cluster.slot_of(&tag).await;
-    let name = |n: &str| format!("{{{tag}}}{n}");
-    // Two, so that a batch of renewals has keys on both sides.
-    let held = vec![take(&ours, &name("moves")).await, take(&ours, &name("stays")).await];
-    let checks = Migrating { locks: &ours, others: &others, tag: &tag, held };
-
-    let migration = cluster.migration(slot, 1).await;
-    migration.import().await;
-    checks.check("importing").await;
-    migration.migrate().await;
-    checks.check("migrating").await;
-    migration.move_keys(&[name("moves")]).await;
-    checks.check("key moved").await;
-    migration.move_keys(&[format!("redisson_lock_token:{{{tag}}}moves")]).await;
-    checks.check("token moved").await;
-    migration.move_all_keys().await;
-    checks.check("all moved").await;
-    let (slot_text, target) = (slot.to_string(), cluster.id(1));
-    for (step, node) in [("node at target", 1), ("node at source", 0), ("node at the third", 2)] {
-        // What the check before left behind at the source.
-        migration.move_all_keys().await;
-        let told = cluster.raw(node).await.cmd(&["CLUSTER", "SETSLOT", &slot_text, "NODE", target]).await;
-        assert!(told.is_ok(), "{told:?}");
-        checks.check(step).await;
-    }
-    for guard in checks.held {
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
-    }
-}
-
-#[tokio::test]
-async fn locks_outlive_an_atomic_migration() {
-    let cluster = Cluster::builder().replicas(0).start().await;
-    let (ours, others) = (short_locks(&cluster).await, locks(&cluster).await);
-    let name = cluster.key_at(0, "k").await;
-    let guard = take(&ours, &name).await;
-    let waiter = waiter(&others, &name).await;
-    let moved = cluster.migrate_slot_atomically(cluster.slot_of(&name).await, 1).await;
-    println!("CLUSTER MIGRATESLOTS is {}", if moved { "known" } else { "not known" });
-    tokio::time::sleep(SHORT * 2).await;
-    assert!(guard.is_held(), "{:?}", guard.lost().await);
-    let token = guard.token();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
-    assert!(within("the waiter", waiter).await.unwrap().token() > token);
 }
 
 #[tokio::test]

@@ -198,8 +198,11 @@ async fn a_slot_that_moves_atomically_is_followed() {
     let (name, slot) = names(&cluster).await;
     let client = client(&cluster.url()).await;
     assert_eq!(take(&client, &name("k"), "me", soon()).await.unwrap(), 1);
-    let moved = cluster.migrate_slot_atomically(slot, 1).await;
-    assert_eq!(take(&client, &name("k"), "other", soon()).await.unwrap(), 0, "moved: {moved}");
+    if !cluster.migrate_slot_atomically(slot, 1).await {
+        return println!("skipped: the server does not know CLUSTER MIGRATESLOTS");
+    }
+    assert_eq!(take(&client, &name("k"), "other", soon()).await.unwrap(), 0);
+    assert_eq!(client.node(name("k").as_bytes()).to_string(), cluster.addr(1).to_string());
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cluster_support::{BOUND, client};
 use leasehold_cluster::{Client, Event, Subscription};
 use leasehold_resp::{Command, Error};
+use leasehold_testkit::cluster::Step;
 use leasehold_testkit::{Cluster, Failover, until};
 
 async fn next(subscription: &mut Subscription) -> Event {
@@ -39,7 +40,7 @@ async fn subscribers(cluster: &Cluster, node: usize, channel: &str) -> i64 {
 async fn sharded(cluster: &Cluster) -> bool {
     let known = cluster.node(0).knows("ssubscribe").await;
     if !known {
-        println!("no sharded channels at this server: nothing to test");
+        println!("skipped: the server does not know sharded channels");
     }
     known
 }
@@ -97,6 +98,31 @@ async fn a_slot_that_moves_takes_its_subscribers_with_it_and_they_are_told() {
             assert_eq!(message(subscription).await, ("arrived".into(), 0));
         }
     }
+}
+
+/// While the slot is streamed the source has the channel, and no message is lost. When it has moved, the source says so.
+#[tokio::test]
+async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_and_they_are_told() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (listener, speaker) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    let channel = cluster.key_at(0, "ch").await;
+    let Some(migration) = cluster.atomic_migration(cluster.slot_of(&channel).await, 1).await else {
+        return println!("skipped: the server does not know CLUSTER MIGRATESLOTS");
+    };
+    let mut subscription = listener.subscribe(channel.as_bytes());
+    assert!(matches!(next(&mut subscription).await, Event::Subscribed));
+    for said in ["streaming", "streaming again"] {
+        migration.start_until(Step::Streaming).await;
+        assert_eq!(publish(&speaker, &channel, said).await.unwrap(), 1);
+        migration.cancel().await;
+        assert_eq!(message(&mut subscription).await, (said.into(), 0));
+    }
+    migration.start().await;
+    migration.finish().await;
+    assert!(matches!(next(&mut subscription).await, Event::Subscribed), "the gap is told");
+    assert_eq!(subscribers(&cluster, 1, &channel).await, 1);
+    assert_eq!(publish(&speaker, &channel, "arrived").await.unwrap(), 1);
+    assert_eq!(message(&mut subscription).await, ("arrived".into(), 0));
 }
 
 /// Subscriptions to channels of other slots on the same connection have nothing to do with it.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use leasehold_testkit::cluster::Step;
 use leasehold_testkit::{Cluster, Failover, until};
 
 #[tokio::test]
@@ -124,16 +125,63 @@ async fn a_slot_migrates_step_by_step() {
 }
 
 #[tokio::test]
-async fn a_slot_migrates_atomically_where_servers_can_do_that() {
-    let cluster = Cluster::builder().replicas(0).start().await;
+async fn a_slot_migrates_atomically_and_can_be_held_called_off_and_failed() {
+    let cluster = Cluster::builder().masters(2).replicas(0).spares(1).start().await;
     let key = cluster.key_at(0, "k").await;
-    assert!(cluster.raw(0).await.cmd(&["SET", &key, "1", "PX", "60000"]).await.is_ok());
     let slot = cluster.slot_of(&key).await;
-    let moved = cluster.migrate_slot_atomically(slot, 1).await;
-    println!("CLUSTER MIGRATESLOTS is {}", if moved { "known" } else { "not known" });
-    let owner = usize::from(moved);
-    assert_eq!(cluster.master_of(&key).await, Some(owner));
-    assert_eq!(cluster.raw(owner).await.cmd(&["GET", &key]).await.str(), "1");
+    let Some(migration) = cluster.atomic_migration(slot, 2).await else {
+        return println!("skipped: the server does not know CLUSTER MIGRATESLOTS");
+    };
+    assert_eq!((migration.source(), migration.target()), (0, 2));
+    let (mut source, mut target) = (cluster.raw(0).await, cluster.raw(2).await);
+    let (at_source, at_target) = (cluster.addr(0), cluster.addr(2));
+    let set = ["SET", &key, "1", "PX", "60000"];
+    assert!(source.cmd(&set).await.is_ok());
+
+    // While it is streamed, all is as before; and so it is when it was called off.
+    for _ in 0..2 {
+        migration.start_until(Step::Streaming).await;
+        assert!(source.cmd(&set).await.is_ok());
+        assert!(target.cmd(&["ASKING"]).await.is_ok());
+        assert_eq!(target.cmd(&["GET", &key]).await.error().unwrap(), format!("MOVED {slot} {at_source}"));
+        migration.cancel().await;
+        assert!(source.cmd(&set).await.is_ok());
+    }
+
+    // Then reads are answered, and writes only when it is decided where.
+    for (cancelled, master) in [(true, 0), (false, 2)] {
+        migration.start_until(Step::Paused).await;
+        let mut writer = cluster.raw(0).await;
+        let key = key.clone();
+        let write = tokio::spawn(async move { writer.cmd(&["SET", &key, "2", "PX", "60000"]).await });
+        until("the write is held back", async || {
+            let info = source.cmd(&["INFO", "clients"]).await;
+            if info.str().contains("blocked_clients:1") { Ok(()) } else { Err(info.str().to_owned()) }
+        })
+        .await;
+        if cancelled {
+            migration.cancel().await
+        } else {
+            migration.finish().await
+        }
+        let written = write.await.unwrap();
+        match written.error() {
+            None => assert!(cancelled && written.is_ok()),
+            Some(error) => assert_eq!((cancelled, error), (false, &*format!("MOVED {slot} {at_target}"))),
+        }
+        assert_eq!(cluster.master_of_slot(slot).await, Some(master));
+    }
+    assert_eq!(target.cmd(&["GET", &key]).await.str(), "2");
+    assert_eq!(source.cmd(&["DBSIZE"]).await.int(), 0);
+
+    // Back, with a target that dies.
+    let key = cluster.key_at(1, "k").await;
+    let slot = cluster.slot_of(&key).await;
+    let migration = cluster.atomic_migration(slot, 2).await.unwrap();
+    migration.start_until(Step::Streaming).await;
+    cluster.kill(2);
+    migration.failed().await;
+    assert!(cluster.raw(1).await.cmd(&["SET", &key, "1", "PX", "60000"]).await.is_ok());
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use super::Cluster;
 use crate::raw::RawValue;
-use crate::wait::until;
 
 /// A migration in the way all servers have: `SETSLOT`, `MIGRATE` for the keys, `SETSLOT`. Nothing happens before a
 /// step is called.
@@ -23,30 +22,6 @@ impl Cluster {
     pub async fn migration(&self, slot: u16, target: usize) -> Migration<'_> {
         let source = self.master_of_slot(slot).await.expect("somebody serves the slot");
         Migration { cluster: self, slot, source, target }
-    }
-
-    /// Has the servers move the slot by themselves: no `ASK`, no `TRYAGAIN`, then the switch. Returns when it has
-    /// happened; `false`, and nothing done, where servers cannot (all but Valkey 9).
-    ///
-    /// # Panics
-    ///
-    /// When the migration fails.
-    pub async fn migrate_slot_atomically(&self, slot: u16, target: usize) -> bool {
-        let source = self.master_of_slot(slot).await.expect("somebody serves the slot");
-        let (mut raw, slot_text) = (self.raw(source).await, slot.to_string());
-        let target_id = self.id(target);
-        let command = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slot_text, &slot_text, "NODE", target_id];
-        let reply = raw.cmd(&command).await;
-        if reply.error().is_some_and(|line| line.to_ascii_lowercase().contains("unknown")) {
-            return false;
-        }
-        assert!(reply.is_ok(), "{reply:?}");
-        until("the slot moves", async || match self.master_of_slot(slot).await {
-            Some(owner) if owner == target => Ok(()),
-            owner => Err(format!("it is at {owner:?}")),
-        })
-        .await;
-        true
     }
 }
 
