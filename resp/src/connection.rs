@@ -289,14 +289,14 @@ impl Connection {
             let detail = "a subscription needs a channel";
             return Reply::failed(Error::new(ErrorKind::Config, &self.shared().node, detail));
         }
-        let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.channels.clone() };
+        let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.confirmations() };
         self.reply(self.shared().submit(subscribe, shape, Duration::ZERO))
     }
 
     /// Submits a (un)subscription whose outcome goes to `done`, on the connection's task and never right here, so that
     /// the caller may hold a lock that `done` needs. `false` if it was refused; `done` is not called then.
     pub fn subscribe_then(&self, subscribe: &Subscribe, done: impl FnOnce(Outcome) + Send + 'static) -> bool {
-        let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.channels.clone() };
+        let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.confirmations() };
         let node = Arc::clone(self.node());
         let done: Callback = Box::new(move |outcome| done(checked(outcome, &node)));
         self.shared().submit_with(subscribe, shape, Duration::ZERO, Some(done)).is_ok()

@@ -62,6 +62,23 @@ impl Push {
     }
 }
 
+impl Subscribe {
+    /// The channels in the order in which they are asked for, each as often as it is: an answer for each of them.
+    ///
+    /// `SUNSUBSCRIBE` names its channels twice. A cluster node says `sunsubscribe` by itself when a slot moves away, which
+    /// looks like a confirmation; if it then reads that we ended the subscription as well, it answers with an error. Of a
+    /// channel that was named once nobody could tell whether that error is still to come.
+    #[must_use]
+    pub fn confirmations(&self) -> Vec<Bytes> {
+        self.asked().cloned().collect()
+    }
+
+    fn asked(&self) -> impl Iterator<Item = &Bytes> {
+        let times = if self.kind == Confirmation::Sunsubscribe { 2 } else { 1 };
+        self.channels.iter().cycle().take(self.channels.len() * times)
+    }
+}
+
 impl Confirmation {
     const fn verb(self) -> &'static str {
         match self {
@@ -75,9 +92,9 @@ impl Confirmation {
 
 impl Encode for Subscribe {
     fn encode(&self, out: &mut Vec<u8>) {
-        encode::array(out, 1 + self.channels.len());
+        encode::array(out, 1 + self.asked().count());
         encode::bulk(out, self.kind.verb().as_bytes());
-        for channel in &self.channels {
+        for channel in self.asked() {
             encode::bulk(out, channel);
         }
     }

@@ -192,6 +192,7 @@ fn what_no_recording_has_is_known_as_well() {
         ("ERR No such master with that name", Kind::NoSuchMaster),
         ("NOGOODSLAVE No suitable replica to promote", Kind::NoGoodReplica),
         ("INPROG Failover already in progress", Kind::FailoverInProgress),
+        ("NOSUB 'sunsubscribe' command executed not in subscribed mode", Kind::NotSubscribed),
         ("ERR unknown subcommand 'SETINFO'. Try CLIENT HELP.", Kind::UnknownCommand),
         ("ERR Unknown subcommand or wrong number of arguments for 'SETINFO'. Try CLIENT HELP", Kind::UnknownCommand),
         // A function's place is named differently from a script's.
@@ -250,6 +251,7 @@ fn what_passes_by_itself_is_worth_another_try() {
         "DENIED x",
         "NOPROTO x",
         "EXECABORT x",
+        "NOSUB x",
         "ERR x",
         "MYCODE x",
         "x",

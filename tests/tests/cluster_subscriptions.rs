@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use cluster_support::{BOUND, client};
 use leasehold_cluster::{Client, Event, Subscription};
-use leasehold_resp::{Command, Error};
+use leasehold_resp::push::{Confirmation, Subscribe};
+use leasehold_resp::{Command, Connection, Endpoint, Error};
 use leasehold_testkit::cluster::Step;
 use leasehold_testkit::{Cluster, Failover, until};
 
@@ -123,6 +124,41 @@ async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_an
     assert_eq!(subscribers(&cluster, 1, &channel).await, 1);
     assert_eq!(publish(&speaker, &channel, "arrived").await.unwrap(), 1);
     assert_eq!(message(&mut subscription).await, ("arrived".into(), 0));
+}
+
+/// The server says that it has ended a subscription, and then reads that we wanted to, which it answers with `MOVED`: one
+/// answer more than a lone subscriber expects. Whoever took the first for the second would give the caller behind it an
+/// error that is not his, and everybody after him somebody else's reply.
+#[tokio::test]
+async fn a_subscription_that_ends_while_its_slot_moves_away_shifts_no_reply() {
+    let cluster = Cluster::builder().masters(2).replicas(0).start().await;
+    if !sharded(&cluster).await {
+        return;
+    }
+    let channel = cluster.key_at(0, "ch").await;
+    let slot = cluster.slot_of(&channel).await;
+    let connection = Connection::connect(Endpoint::parse(&cluster.node(0).url()).unwrap()).await.unwrap();
+    let asked = |kind| Subscribe { kind, channels: vec![channel.clone().into()] };
+    connection.subscribe(&asked(Confirmation::Ssubscribe)).await.unwrap();
+    // On another runtime, while this one stands still: what the server says meanwhile is read when we have asked.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            runtime.block_on(async {
+                let migration = cluster.migration(slot, 1).await;
+                migration.begin().await;
+                migration.finish().await;
+            });
+        });
+    });
+    runtime.shutdown_background();
+    let ended = connection.subscribe(&asked(Confirmation::Sunsubscribe));
+    let echoes = ["a", "b", "c"].map(|text| connection.submit(&Command::new("ECHO").arg(text)));
+    let error = tokio::time::timeout(BOUND, ended).await.expect("an answer").unwrap_err();
+    assert!(error.as_server().is_some_and(|server| server.is_redirect()), "{error}");
+    for (echo, text) in echoes.into_iter().zip(["a", "b", "c"]) {
+        assert_eq!(tokio::time::timeout(BOUND, echo).await.expect("a reply").unwrap().as_str(), Some(text));
+    }
 }
 
 /// Subscriptions to channels of other slots on the same connection have nothing to do with it.

@@ -40,9 +40,10 @@ impl World {
 
     fn subscribe(&mut self, kind: Confirmation, channels: &[&str]) -> SlotId {
         let channels: Vec<Bytes> = channels.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
-        let shape = Shape::Confirmations { kind, channels: channels.clone() };
+        let subscribe = Subscribe { kind, channels };
+        let shape = Shape::Confirmations { kind, channels: subscribe.confirmations() };
         let now = self.start;
-        self.pipeline.submit(&Subscribe { kind, channels }, shape, now).unwrap()
+        self.pipeline.submit(&subscribe, shape, now).unwrap()
     }
 
     /// Everything queued leaves.
@@ -475,6 +476,26 @@ fn an_unasked_sunsubscribe_between_two_replies_shifts_nothing() {
     assert!(!world.push("sunsubscribe", "channel"));
     world.reply("b");
     assert_eq!((world.text(a), world.text(b)), ("a".into(), "b".into()));
+}
+
+/// The slot moves away, the server ends the subscription by itself, and then it reads that we wanted to.
+#[test]
+fn a_sunsubscribe_that_was_overtaken_by_an_unasked_one_shifts_nothing_whatever_the_answer() {
+    let mut world = World::new();
+    let (refused, a) = (world.subscribe(Confirmation::Sunsubscribe, &["c"]), world.submit("a"));
+    let (confirmed, b) = (world.subscribe(Confirmation::Sunsubscribe, &["c"]), world.submit("b"));
+    world.write_all();
+    world.push("sunsubscribe", "c");
+    world.reply(Value::Error("MOVED 7365 127.0.0.1:21001".into()));
+    world.reply("a");
+    assert!(matches!(world.poll(refused), Some(Ok(Value::Error(_)))));
+    assert_eq!(world.text(a), "a");
+    for _ in 0..3 {
+        world.push("sunsubscribe", "c");
+    }
+    world.reply("b");
+    assert_eq!(world.text(b), "b");
+    assert!(world.poll(confirmed).unwrap().is_ok());
 }
 
 #[test]

@@ -85,6 +85,8 @@ pub enum ServerErrorKind {
     NoGoodReplica,
     /// A failover is under way already.
     FailoverInProgress,
+    /// The end of a subscription, from a connection that has none. Only Valkey 8.0 minds.
+    NotSubscribed,
     /// `WAIT` on a replica: the node lost its role, and the writes before are not confirmed.
     WaitMisuse,
     /// Anything else; see the code and the message.
@@ -119,6 +121,7 @@ impl ServerErrorKind {
             "EXECABORT" => Self::ExecAbort,
             "NOGOODSLAVE" => Self::NoGoodReplica,
             "INPROG" => Self::FailoverInProgress,
+            "NOSUB" => Self::NotSubscribed,
             _ if in_script => Self::Script,
             _ => Self::Other,
         }
@@ -192,6 +195,7 @@ impl ServerErrorKind {
             | Self::NoSuchMaster
             | Self::NoGoodReplica
             | Self::FailoverInProgress
+            | Self::NotSubscribed
             // A script that does not compile ran as little, which is why this asks as well.
             | Self::Script => in_script,
             // A script may have written before it met the wrong type, and return the error without a trace of itself.
@@ -237,6 +241,7 @@ impl ServerErrorKind {
             | Self::ExecAbort
             | Self::UnknownCommand
             | Self::NoSuchMaster
+            | Self::NotSubscribed
             | Self::WaitMisuse
             | Self::Other => false,
         }
