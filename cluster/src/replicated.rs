@@ -123,6 +123,10 @@ impl Client {
         };
         node.known.learn(call.script().bit());
         let acknowledged = if wrote(&value) { wait(&mut connection, required, left()).await? } else { Ok(0) };
+        if let Ok(count) = acknowledged {
+            // A replica that has just connected may confirm before its master names it, and is missed from now on.
+            self.router().expect_replicas(call.key(), count);
+        }
         let evaluated = Evaluated { value, sent, sent_wall, repeated: false, migrating: asking };
         Ok(Confirmed { evaluated, acknowledged, required })
     }

@@ -5,7 +5,7 @@ mod lock_support;
 use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Guard, Locks, LocksBuilder, Release, Replicas};
-use leasehold_testkit::{Raw, Server, replicas};
+use leasehold_testkit::{Answer, FakeCluster, Raw, Server, replicas};
 use lock_support::{exists, ms, until, within};
 
 /// A request for a replica that is down takes this long.
@@ -156,4 +156,26 @@ async fn all_of_no_replicas_are_not_enough() {
     assert_not_replicated(async || locks.mutex("a").try_lock().await.err()).await;
     assert_nothing_is_left(&mut raw, "a").await;
     drop(locks.mutex("a").lock().replicated(Replicas::None).await.unwrap());
+}
+
+/// A replica that has just connected can confirm before the master names it. Whoever had its word once must not do with
+/// less later: the master that is asked then may have been replaced by that very replica.
+#[tokio::test]
+async fn a_replica_that_confirmed_once_is_expected_from_then_on() {
+    let server = FakeCluster::start(1, |asked| {
+        Answer::Say(match asked.request[0].as_str() {
+            "ROLE" => "*3\r\n$6\r\nmaster\r\n:1\r\n*1\r\n*3\r\n$9\r\n127.0.0.1\r\n$1\r\n1\r\n$1\r\n1\r\n".into(),
+            "WAIT" => ":2\r\n".into(),
+            // A token for those who acquire, and more than nothing for those who release.
+            _ => ":1700000000000000\r\n".into(),
+        })
+    })
+    .await;
+    let locks = Locks::builder(server.url()).replicated(Replicas::All).connect().await.unwrap();
+    for name in ["a", "b"] {
+        assert_eq!(take(&locks, name, Replicas::All).await.acknowledged(), 2);
+    }
+    let required: Vec<_> =
+        server.asked(0).into_iter().filter(|request| request[0] == "WAIT").map(|request| request[1].clone()).collect();
+    assert_eq!(required, ["1", "2"]);
 }
