@@ -9,11 +9,11 @@ use std::time::Duration;
 use leasehold::{ErrorKind, Guard, Locks, Release};
 use leasehold_testkit::cluster::{AtomicMigration, Step};
 use leasehold_testkit::{Cluster, Failover};
-use lock_support::{ms, scripts_run, until, within};
+use lock_support::{renewed, scripts_run, until, within};
 use tokio::task::JoinHandle;
 
-/// Short enough to be renewed a few times in a second, long enough for a machine that is busy.
-const SHORT: Duration = Duration::from_millis(1_500);
+/// Short enough to be renewed soon, long enough for a machine that is busy.
+const SHORT: Duration = Duration::from_secs(5);
 
 async fn locks(cluster: &Cluster) -> Locks {
     Locks::connect(cluster.url()).await.unwrap()
@@ -117,11 +117,7 @@ impl Migrating<'_> {
         for held in &self.held {
             assert!(self.others.mutex(held.key()).try_lock().await.unwrap().is_none(), "{step}: two holders");
         }
-        // Longer than what was granted or renewed before this step.
-        tokio::time::sleep(SHORT + ms(300)).await;
-        for held in self.held.iter().chain([&guard]) {
-            assert!(held.is_held(), "{step}: {} was not renewed, {:?}", held.key(), held.lost().await);
-        }
+        renewed(self.held.iter().chain([&guard])).await;
         assert_eq!(guard.release().await.unwrap(), Release::Released, "{step}");
         let again = take(self.others, &name).await;
         assert_eq!(again.release().await.unwrap(), Release::Released, "{step}");

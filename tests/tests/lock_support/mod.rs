@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
+use leasehold::{Guard, Locks};
 use leasehold_testkit::{Raw, RawValue, Server};
 
 /// A bound against hangs: no test waits for anything that takes this long.
@@ -35,6 +35,22 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         assert!(Instant::now() < give_up, "no end of waiting: {what}");
         tokio::time::sleep(ms(5)).await;
     }
+}
+
+/// Waits until the server has confirmed a renewal of each of them that is newer than what they know already. One that is
+/// lost meanwhile is not waited for.
+pub(crate) async fn renewed<'a>(guards: impl IntoIterator<Item = &'a Guard>) {
+    let end = |guard: &Guard| Instant::now() + guard.valid_for();
+    let mut missing: Vec<_> = guards.into_iter().map(|guard| (guard, end(guard))).collect();
+    until("renewals", async || {
+        missing.retain(|(guard, before)| {
+            let later = end(guard) > *before + ms(50);
+            assert!(guard.is_held(), "{} was not renewed", guard.key());
+            !later
+        });
+        missing.is_empty()
+    })
+    .await;
 }
 
 pub(crate) async fn exists(raw: &mut Raw, key: &str) -> bool {
