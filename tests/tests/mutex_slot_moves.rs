@@ -6,7 +6,7 @@ mod lock_support;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Guard, Locks, Release};
+use leasehold::{ErrorKind, Guard, Locks, Release, Replicas};
 use leasehold_testkit::cluster::{AtomicMigration, Step};
 use leasehold_testkit::{Cluster, Failover};
 use lock_support::{renewed, scripts_run, until, within};
@@ -232,6 +232,28 @@ async fn await_held_back(cluster: &Cluster, node: usize, connections: usize) {
         count.trim().parse::<usize>().unwrap() >= connections
     })
     .await;
+}
+
+#[tokio::test]
+async fn replicas_confirm_at_every_step_of_an_atomic_migration() {
+    let cluster = Cluster::builder().masters(2).start().await;
+    let tag = cluster.key_at(0, "k").await;
+    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else { return };
+    let safe = Locks::builder(cluster.url()).replicated(Replicas::All).connect().await.unwrap();
+    let mut guards = vec![take(&safe, &format!("{{{tag}}}before")).await];
+    migration.start_until(Step::Streaming).await;
+    guards.push(take(&safe, &format!("{{{tag}}}streaming")).await);
+    migration.cancel().await;
+    migration.start_until(Step::Paused).await;
+    let paused = taking(&safe, &format!("{{{tag}}}paused"));
+    await_held_back(&cluster, 0, 1).await;
+    migration.finish().await;
+    guards.push(within("the one that was held back", paused).await.unwrap());
+    guards.push(take(&safe, &format!("{{{tag}}}moved")).await);
+    for guard in guards {
+        assert_eq!(guard.acknowledged(), 1, "{}", guard.key());
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    }
 }
 
 #[tokio::test]
