@@ -41,9 +41,10 @@ pub struct Sentinels {
 }
 
 /// Options for [`Sentinels::builder`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct SentinelsBuilder {
     servers: ReplicasBuilder,
+    down_after: Duration,
     password: Option<String>,
     sentinel_password: Option<String>,
     sentinel: ServerBuilder,
@@ -51,11 +52,32 @@ pub struct SentinelsBuilder {
     isolable: bool,
 }
 
+impl Default for SentinelsBuilder {
+    fn default() -> Self {
+        Self {
+            servers: ReplicasBuilder::default(),
+            down_after: Duration::from_millis(300),
+            password: None,
+            sentinel_password: None,
+            sentinel: ServerBuilder::default(),
+            tls: false,
+            isolable: false,
+        }
+    }
+}
+
 impl SentinelsBuilder {
     /// How many replicas there are. Two if not said.
     #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.servers = self.servers.replicas(count);
+        self
+    }
+
+    /// How long a server may be silent before a sentinel takes it for dead. 300 ms if not said.
+    #[must_use]
+    pub fn down_after(mut self, time: Duration) -> Self {
+        self.down_after = time;
         self
     }
 
@@ -123,7 +145,7 @@ impl SentinelsBuilder {
             .sentinel
             .sentinel()
             .config(format!("sentinel monitor {SERVICE} {host} {} 2", servers.port(0)))
-            .config(format!("sentinel down-after-milliseconds {SERVICE} 300"))
+            .config(format!("sentinel down-after-milliseconds {SERVICE} {}", self.down_after.as_millis()))
             .config(format!("sentinel failover-timeout {SERVICE} 1000"))
             .config(format!("sentinel parallel-syncs {SERVICE} 1"));
         if let Some(password) = &self.password {
@@ -146,9 +168,7 @@ impl SentinelsBuilder {
         }
         let (password, sentinel_password) = (self.password, self.sentinel_password);
         let this = Sentinels { sentinels, servers, password, sentinel_password };
-        for index in 0..this.sentinels.len() {
-            until("the sentinels find each other", async || this.is_ready(index).await).await;
-        }
+        this.wait_until_ready().await;
         this
     }
 }
@@ -281,6 +301,17 @@ impl Sentinels {
         .await
     }
 
+    /// Waits until every sentinel knows the others and the replicas, these follow, and nothing is wrong with the master.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come to that.
+    pub async fn wait_until_ready(&self) {
+        for index in 0..self.sentinels.len() {
+            until("the sentinels find each other", async || self.is_ready(index).await).await;
+        }
+    }
+
     /// Waits until the master that the sentinels name takes writes. Returns it. The key that is written has a TTL.
     ///
     /// # Panics
@@ -305,6 +336,10 @@ impl Sentinels {
         let others = i64::try_from(self.sentinels.len() - 1).expect("few");
         let replicas = i64::try_from(self.servers.len() - 1).expect("few");
         if (count("num-other-sentinels"), count("num-slaves")) != (others, replicas) {
+            return Err(format!("sentinel {sentinel} says {state:?}"));
+        }
+        // A failover that has begun goes on although the master is back.
+        if state.get("flags").is_none_or(|flags| flags.str() != "master") {
             return Err(format!("sentinel {sentinel} says {state:?}"));
         }
         // Without a working link a replica is not chosen, and a failover would have to be tried twice.
