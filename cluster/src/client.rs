@@ -133,6 +133,10 @@ impl Client {
         match self.0.node_of(call.key()) {
             Some(node) => {
                 let reply = node.submit(call, false);
+                if reply.is_refused() {
+                    // Nobody waits for it here, and it may never come up.
+                    self.0.search(&node);
+                }
                 Submitted { reply, at: Some((Arc::clone(&self.0), node)), script: call.script().bit() }
             }
             None => {

@@ -1,6 +1,7 @@
 //! One server that keys live on.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::pool::Pool;
@@ -17,6 +18,8 @@ pub(crate) struct Node {
     pub(crate) pool: Pool,
     /// The scripts it remembers.
     pub(crate) known: Known,
+    /// Whether somebody looks for its successor.
+    pub(crate) sought: AtomicBool,
 }
 
 impl Node {
@@ -36,7 +39,8 @@ impl Node {
                 }
                 observe(&node, event);
             });
-            Self { address, pool: Pool::lazy(endpoint, 1, Some(observer)), known: Known::default() }
+            let pool = Pool::lazy(endpoint, 1, Some(observer));
+            Self { address, pool, known: Known::default(), sought: AtomicBool::new(false) }
         })
     }
 

@@ -25,6 +25,9 @@ use crate::topology::{NodeAddress, View};
 /// The shortest time between two attempts to learn the map. Callers ask for one whenever a node fails them.
 const REFRESH_PAUSE: Duration = Duration::from_millis(25);
 
+/// While a node is down that was up, or is wanted: the first and the longest pause between looks for its successor.
+const SEARCH: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
 /// How often the map of a cluster is learned anew although nobody complains.
 const REFRESH_PERIOD: Duration = Duration::from_secs(60);
 
@@ -298,10 +301,38 @@ impl Router {
         })
     }
 
+    /// Has the map learned anew until `node` is up or serves nothing any more. Whoever holds something there may send nothing
+    /// for a long time that could fail, and a successor is elected a while after the connection has ended.
+    pub(crate) fn search(&self, node: &Arc<Node>) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if !self.is_dynamic() || node.sought.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (router, node) = (self.itself.clone(), Arc::downgrade(node));
+        spawn(&runtime, async move {
+            let mut pause = SEARCH.0;
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(SEARCH.1);
+                let (Some(router), Some(node)) = (router.upgrade(), node.upgrade()) else { return };
+                // In this order: if it goes down in between there is another search.
+                node.sought.store(false, Ordering::Release);
+                let missed = !router.is_closed() && !node.connection().is_up() && router.serves(&node);
+                if !missed || node.sought.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+                router.refresh();
+            }
+        });
+    }
+
     fn observed(self: &Arc<Self>, node: &Arc<Node>, event: Event) {
         match &event {
             Event::Up => self.note_change(),
-            Event::Down => self.refresh(),
+            Event::Down => {
+                self.refresh();
+                self.search(node);
+            }
             Event::Silent if self.serves(node) => self.refresh(),
             Event::Silent => node.replace(),
             Event::Push(_) => {}
