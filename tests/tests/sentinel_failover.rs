@@ -66,7 +66,15 @@ async fn a_killed_master_and_a_frozen_one_are_replaced_and_do_not_come_back_when
     assert_ne!(third, second);
     assert_eq!(used(&client, &sentinels), Some(third));
 
-    // It wakes, and for a while still takes itself for the master: nobody must be sent there, new clients neither.
+    // It wakes, and for a while still takes itself for the master: nobody must be sent there, new clients neither. (Once
+    // all sentinels have heard of the new one. A client of one that has not would be told the old one by both.)
+    for sentinel in 0..3 {
+        until("all sentinels name the new one", async || match sentinels.named_by(sentinel).await {
+            Some(named) if named == third => Ok(()),
+            named => Err(format!("{sentinel} names {named:?}")),
+        })
+        .await;
+    }
     sentinels.node(second).resume();
     for _ in 0..20 {
         let newcomer = cluster_support::client(&sentinels.url()).await;
