@@ -1,6 +1,7 @@
 //! A cluster that does what a test tells it to: scripted nodes that know each other.
 //!
-//! Handshakes and `CLUSTER SLOTS` are answered as real nodes would; the script answers everything else.
+//! Handshakes, `CLUSTER SLOTS` and the question for sharded channels are answered as real nodes would; the script answers
+//! everything else.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -124,9 +125,16 @@ impl Shared {
 
 async fn serve(mut peer: Peer, node: usize, shared: Arc<Shared>, script: Arc<impl Fn(Asked<'_>) -> Answer>) {
     while let Some(request) = peer.greet().await {
-        if request[0] == "CLUSTER" {
-            peer.say(shared.slots()).await;
-            continue;
+        match request[0].as_str() {
+            "CLUSTER" => {
+                peer.say(shared.slots()).await;
+                continue;
+            }
+            "PUBSUB" => {
+                peer.say("*0\r\n").await;
+                continue;
+            }
+            _ => {}
         }
         let earlier = {
             let asked = &mut shared.lock().asked[node];
