@@ -3,7 +3,6 @@
 //! A sentinel may be wrong, late or cut off, and a master that was frozen while it was replaced goes on calling itself
 //! master for seconds. So several sentinels are asked, and the one they name must itself confirm its role.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -21,8 +20,8 @@ use crate::topology::{NodeAddress, View};
 /// What sentinels publish when a service has another master.
 const SWITCHED: &[u8] = b"+switch-master";
 
-/// How often to look for the master if another one is announced meanwhile: three sentinels announce it three times.
-const LOOKS: usize = 4;
+/// How often the sentinels may change their minds while we look.
+const LOOKS: usize = 3;
 
 /// How long to wait for sentinels and for the master they name. Those that live answer within a round trip.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -37,8 +36,6 @@ pub(crate) struct Sentinels {
     service: Arc<str>,
     /// One a sentinel: they listen for changes, and are asked. Opened once the first master is known.
     connections: OnceLock<Vec<Connection>>,
-    /// How often they have announced a new master.
-    announced: Arc<AtomicU64>,
 }
 
 impl Sentinels {
@@ -47,22 +44,23 @@ impl Sentinels {
             endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
             endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
         }
-        Self { endpoints, service: service.into(), connections: OnceLock::new(), announced: Arc::default() }
+        Self { endpoints, service: service.into(), connections: OnceLock::new() }
     }
 
     /// The master that most sentinels name, if it says so itself; otherwise the next one named. The `present` one is
     /// asked through the connection that there is: while it is frozen or dead, its successor is waited for.
+    ///
+    /// Another one than that must still be named when it has confirmed its role: a master that was frozen, and replaced
+    /// while it was asked, says that it is one as soon as it wakes up.
     pub(crate) async fn master(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
-        for _ in 1..LOOKS {
-            let announced = self.announced.load(Ordering::Acquire);
-            let master = self.look(template, present).await;
-            // Otherwise sentinels have changed their minds since we asked them. The master they named then may have been
-            // frozen, and wake up just now, and confirm it.
-            if self.announced.load(Ordering::Acquire) == announced {
-                return master;
+        for _ in 0..LOOKS {
+            let view = self.look(template, present).await?;
+            let master = view.shards().first().map(|shard| &shard.master);
+            if master == present.map(|node| &node.address) || self.named().await.0.first() == master {
+                return Ok(view);
             }
         }
-        self.look(template, present).await
+        Err(Error::not_sent(&Arc::from(""), "the sentinels name another master each time they are asked"))
     }
 
     async fn look(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
@@ -83,19 +81,14 @@ impl Sentinels {
     /// Subscribes to all sentinels: the first word of a new master starts a refresh.
     pub(crate) fn watch(&self, router: &Weak<Router>) {
         let connect = |endpoint: &Endpoint| {
-            let (router, announced) = (router.clone(), Arc::clone(&self.announced));
+            let router = router.clone();
             let observer: Observer = Arc::new(move |connection, event| match event {
                 Event::Up => {
                     let channels = vec![Bytes::from_static(SWITCHED)];
                     let subscribe = Subscribe { kind: Confirmation::Subscribe, channels };
                     connection.subscribe(&subscribe).detach(|_| {});
                 }
-                Event::Push(Push::Message { .. }) => {
-                    announced.fetch_add(1, Ordering::AcqRel);
-                    if let Some(router) = router.upgrade() {
-                        router.refresh();
-                    }
-                }
+                Event::Push(Push::Message { .. }) => drop(router.upgrade().map(|router| router.refresh())),
                 Event::Down | Event::Silent | Event::Push(_) => {}
             });
             let connection = Connection::lazy(endpoint.clone(), Some(observer));
