@@ -75,7 +75,8 @@ async fn a_release_without_an_answer_is_unknown_and_never_called_gone() {
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
     let locks = Locks::connect(proxy.url()).await.unwrap();
-    let guard = locks.mutex("a").lock().await.unwrap();
+    // A fixed lease, so that the reply that is lost is not the keeper's.
+    let guard = locks.mutex("a").lock().lease(Duration::from_secs(30)).await.unwrap();
     proxy.to_client(Fault::LoseReply { nth: 1, how: Cut::Rst });
     let error = within("the release", guard.release()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
