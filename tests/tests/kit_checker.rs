@@ -212,8 +212,18 @@ fn i2_tokens_increase_and_are_unique() {
     two(7, 9).keeps_everything();
     two(9, 7).breaks(&["I2"]);
     two(7, 7).breaks(&["I2"]);
-    // No fault is an excuse.
+    // No fault is an excuse where the order is known.
     two(9, 7).fault(21, 22, Effect::LosesLocks).breaks(&["I2"]);
+    two(9, 7).fault(29, 30, Effect::LosesLocks).breaks(&["I2"]);
+    // What two masters give at the same time may be learned of in either order.
+    let crossed = || {
+        let h = history().invoke(5, "b").invoke(9, "a").ok_with(10, "a", "a:1", 500, 9).gives_back(20, "a", "a:1");
+        let ok = What::Ok { call: 1, hold: "b:1".into(), token: 7, valid_until: 500_000 };
+        h.at(30, "b", ok)
+    };
+    crossed().fault(4, 8, Effect::LosesLocks).breaks_with_excuse("I2");
+    crossed().fault(4, 8, Effect::Delays).breaks(&["I2"]);
+    crossed().breaks(&["I2"]);
     // A grant learned of when it was over may have been given at any time before.
     let late = history().invoke(9, "a").ok_with(300, "a", "a:1", 200, 1);
     late.invoke(9, "b").ok_with(250, "b", "b:1", 500, 2).keeps_everything();

@@ -9,6 +9,8 @@ pub(super) struct Claim<'a> {
     pub(super) mode: Mode,
     pub(super) hold: &'a str,
     pub(super) token: u64,
+    /// When it was asked for: it was granted at some moment after that, and before `granted` was written.
+    pub(super) asked: u64,
     pub(super) granted: &'a Event,
     /// When it was claimed. More than one span if a renewal came after the validity was over.
     pub(super) spans: Vec<Span>,
@@ -33,6 +35,7 @@ impl<'a> Claim<'a> {
             mode: call.mode,
             hold,
             token,
+            asked: call.invoke.at,
             granted,
             spans: vec![(granted.at, valid_until)],
             depth: 1,
