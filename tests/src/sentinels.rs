@@ -31,6 +31,9 @@ const PERIODS: [&str; 12] = [
     "1000",
 ];
 
+/// How long a server may be silent before a sentinel takes it for dead, if that is not said.
+const DOWN_AFTER: Duration = Duration::from_millis(300);
+
 /// Servers under sentinels; all of it stops when dropped.
 #[derive(Debug)]
 pub struct Sentinels {
@@ -41,29 +44,15 @@ pub struct Sentinels {
 }
 
 /// Options for [`Sentinels::builder`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SentinelsBuilder {
     servers: ReplicasBuilder,
-    down_after: Duration,
+    down_after: Option<Duration>,
     password: Option<String>,
     sentinel_password: Option<String>,
     sentinel: ServerBuilder,
     tls: bool,
     isolable: bool,
-}
-
-impl Default for SentinelsBuilder {
-    fn default() -> Self {
-        Self {
-            servers: ReplicasBuilder::default(),
-            down_after: Duration::from_millis(300),
-            password: None,
-            sentinel_password: None,
-            sentinel: ServerBuilder::default(),
-            tls: false,
-            isolable: false,
-        }
-    }
 }
 
 impl SentinelsBuilder {
@@ -77,7 +66,7 @@ impl SentinelsBuilder {
     /// How long a server may be silent before a sentinel takes it for dead. 300 ms if not said.
     #[must_use]
     pub fn down_after(mut self, time: Duration) -> Self {
-        self.down_after = time;
+        self.down_after = Some(time);
         self
     }
 
@@ -141,11 +130,12 @@ impl SentinelsBuilder {
     pub async fn start(self) -> Sentinels {
         let servers = self.servers.start().await;
         let host = if self.tls { "localhost" } else { "127.0.0.1" };
+        let down_after = self.down_after.unwrap_or(DOWN_AFTER);
         let mut sentinel = self
             .sentinel
             .sentinel()
             .config(format!("sentinel monitor {SERVICE} {host} {} 2", servers.port(0)))
-            .config(format!("sentinel down-after-milliseconds {SERVICE} {}", self.down_after.as_millis()))
+            .config(format!("sentinel down-after-milliseconds {SERVICE} {}", down_after.as_millis()))
             .config(format!("sentinel failover-timeout {SERVICE} 1000"))
             .config(format!("sentinel parallel-syncs {SERVICE} 1"));
         if let Some(password) = &self.password {
