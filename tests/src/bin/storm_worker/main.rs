@@ -1,8 +1,9 @@
 //! A worker process of the storms: tasks that take locks in every way there is, work under them and write down what they
 //! see, until they are told to stop, killed or frozen.
 //!
-//! `storm_worker URL SERVER DIRECTORY SEED`: the locks are taken through URL, where the faults are, and who holds them is
-//! asked at SERVER, unless that is `-`. It prints nothing unless something is wrong.
+//! `storm_worker URL SERVER DIRECTORY SEED MODE`: the locks are taken through URL, where the faults are, and who holds them
+//! is asked at SERVER, unless that is `-`; MODE says whether replicas have to confirm. It prints nothing unless something is
+//! wrong.
 
 mod task;
 mod witness;
@@ -12,11 +13,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
+use leasehold::{Locks, Replicas};
 use leasehold_testkit::Ledger;
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::history::Recorder;
-use leasehold_testkit::storm::{COMMAND_TIMEOUT, LEASE, LOCKS, TASKS};
+use leasehold_testkit::storm::{COMMAND_TIMEOUT, LEASE, LOCKS, Linger, Mode, TASKS};
 use tokio::time::sleep;
 
 /// What the tasks of a process share.
@@ -30,14 +31,15 @@ struct Worker {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [url, server, dir, seed] = args.as_slice() else {
-        println!("storm_worker URL SERVER DIRECTORY SEED");
+    let [url, server, dir, seed, mode] = args.as_slice() else {
+        println!("storm_worker URL SERVER DIRECTORY SEED MODE");
         return ExitCode::FAILURE;
     };
+    let mode = Mode::named(mode).expect("a mode");
     let dir = Path::new(dir);
     let recorder = Recorder::open(dir, "worker");
     let worker = Arc::new(Worker {
-        locks: connect(url).await,
+        locks: connect(url, mode).await,
         ledgers: LOCKS.iter().map(|name| Ledger::open(dir.join(name))).collect(),
         server: server.clone(),
         dir: dir.to_owned(),
@@ -60,12 +62,15 @@ async fn main() -> ExitCode {
 }
 
 /// Connects through whatever fault there may be at the moment.
-async fn connect(url: &str) -> Locks {
+async fn connect(url: &str, mode: Mode) -> Locks {
     let give_up = Instant::now() + Duration::from_secs(60);
+    let replicas = match mode {
+        Mode::Fast => Replicas::None,
+        Mode::Safe => Replicas::All,
+    };
     loop {
-        let connecting =
-            Locks::builder(url).lease(LEASE).command_timeout(COMMAND_TIMEOUT).connect_timeout(COMMAND_TIMEOUT);
-        match connecting.connect().await {
+        let builder = Locks::builder(url).lease(LEASE).replicated(replicas);
+        match builder.command_timeout(COMMAND_TIMEOUT).connect_timeout(COMMAND_TIMEOUT).connect().await {
             Ok(locks) => return locks,
             Err(error) => assert!(Instant::now() < give_up, "no connection for a minute: {error}"),
         }
@@ -79,8 +84,8 @@ impl Worker {
         self.dir.join("stop").exists()
     }
 
-    /// Whether the next hold of this process is to be kept until something happens to it. Says so once.
-    fn lingers(&self) -> bool {
-        std::fs::remove_file(self.dir.join(format!("linger-{}", std::process::id()))).is_ok()
+    /// How long this hold of `key` is to be kept, whatever happens to it, if that is wished for.
+    fn lingers(&self, key: &str) -> Option<Duration> {
+        Linger::take(&Linger::file(&self.dir, std::process::id()), key)
     }
 }

@@ -12,9 +12,6 @@ use tokio::time::{sleep, timeout};
 use crate::Worker;
 use crate::witness::Witness;
 
-/// The longest time a hold lingers if nothing happens to it.
-const LINGER: Duration = Duration::from_secs(6);
-
 /// The task's own state.
 struct Task {
     worker: Arc<Worker>,
@@ -103,8 +100,8 @@ impl Task {
             println!("CONTRADICTION {hold} holds {} with token {token}: {begun:?}", LOCKS[lock]);
         }
         let nested = if nests { self.nest(lock, &hold).await } else { None };
-        let work = if self.worker.lingers() {
-            LINGER
+        let work = if let Some(time) = self.worker.lingers(LOCKS[lock]) {
+            time
         } else if self.chance.below(400) == 0 {
             // Long enough to need renewing, and seldom: everybody else waits.
             LEASE * 3 / 2

@@ -1,0 +1,44 @@
+//! Which fault comes next.
+
+use std::collections::BTreeMap;
+
+use leasehold_testkit::chance::Chance;
+
+/// Kinds of faults, dealt like cards: each of them comes up before any comes up again.
+pub(crate) struct Deck<K> {
+    all: Vec<K>,
+    cards: Vec<K>,
+    played: BTreeMap<K, usize>,
+}
+
+impl<K: Copy + Ord> Deck<K> {
+    /// A deck of these. What is there twice comes up twice as often.
+    pub(crate) fn new(all: impl Into<Vec<K>>) -> Self {
+        let all = all.into();
+        let played = all.iter().map(|kind| (*kind, 0)).collect();
+        Self { all, cards: Vec::new(), played }
+    }
+
+    pub(crate) fn draw(&mut self, chance: &mut Chance) -> K {
+        if self.cards.is_empty() {
+            self.cards.clone_from(&self.all);
+            chance.shuffle(&mut self.cards);
+        }
+        self.cards.pop().expect("a new deck has cards")
+    }
+
+    /// It was drawn, and struck something.
+    pub(crate) fn struck(&mut self, kind: K) {
+        *self.played.entry(kind).or_default() += 1;
+    }
+
+    /// Whether every kind has struck something.
+    pub(crate) fn is_through(&self) -> bool {
+        self.played.values().all(|count| *count > 0)
+    }
+
+    /// How often each of them struck.
+    pub(crate) fn played(&self) -> &BTreeMap<K, usize> {
+        &self.played
+    }
+}
