@@ -16,7 +16,7 @@ help:
 	@echo 'make demo          four processes fight over three locks; one is killed, one frozen (20 s)'
 	@echo 'make demo-cluster  the same on a cluster, with a master killed and a slot moved (25 s)'
 	@echo 'make test          every test, against real servers'
-	@echo 'make test-long     the same, ten times, with more random cases'
+	@echo 'make test-long     the same, ten times, with more random cases and longer storms'
 	@echo 'make test-matrix   the same on several servers   SERVERS="/path/to/one /path/to/another"'
 	@echo 'make bench         side by side with other clients       ARGS=--quick for a short run'
 	@echo 'make fuzz          every fuzz target in turn             SECONDS=60 for each'
@@ -37,12 +37,14 @@ test:
 	@.ci/install server
 	$(CARGO) test --workspace --all-features
 
-# What is a matter of chance gets more chances: more cases for the properties, more rounds for the races.
+# What is a matter of chance gets more chances: more cases for the properties, more rounds for the races, and in the first
+# round storms of two minutes and a half, and fifty masters that are frozen.
 test-long:
 	@.ci/install server
-	@set -e; for round in $$(seq $(ROUNDS)); do \
+	@set -e; export LEASEHOLD_LONG=1; for round in $$(seq $(ROUNDS)); do \
 		echo "round $$round of $(ROUNDS)"; \
 		PROPTEST_CASES=4096 $(CARGO) test --workspace --all-features; \
+		unset LEASEHOLD_LONG; \
 	done
 
 # One server after the other. A test of what a server does not have says so and counts as skipped.
