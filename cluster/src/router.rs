@@ -26,7 +26,7 @@ use crate::topology::{NodeAddress, View};
 const REFRESH_PAUSE: Duration = Duration::from_millis(25);
 
 /// While a node is down that was up, or is wanted: the first and the longest pause between looks for its successor.
-const SEARCH: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+const SEARCH: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 /// How often the map of a cluster is learned anew although nobody complains.
 const REFRESH_PERIOD: Duration = Duration::from_secs(60);
@@ -301,8 +301,9 @@ impl Router {
         })
     }
 
-    /// Has the map learned anew until `node` is up or serves nothing any more. Whoever holds something there may send nothing
-    /// for a long time that could fail, and a successor is elected a while after the connection has ended.
+    /// Has the map learned anew until `node` is up or serves nothing any more. Whoever holds something there, or listens
+    /// there, may send nothing for a long time that could fail, and a successor is elected a while after the connection has
+    /// ended.
     pub(crate) fn search(&self, node: &Arc<Node>) {
         let Ok(runtime) = Handle::try_current() else { return };
         if !self.is_dynamic() || node.sought.swap(true, Ordering::AcqRel) {

@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -26,9 +25,6 @@ use crate::router::{Router, spawn};
 
 /// After a refusal because the slot is elsewhere: how long until the next try, by a map that is newer then.
 const RETRY: Duration = Duration::from_millis(50);
-
-/// How often to look who serves a channel by now, while the node that served it is down.
-const SEARCH: Duration = Duration::from_millis(200);
 
 /// What a subscription hears.
 #[derive(Clone, Debug)]
@@ -58,8 +54,6 @@ pub(crate) struct Hub {
     sharded: bool,
     /// What is wanted.
     channels: Mutex<HashMap<Bytes, Channel>>,
-    /// Whether somebody is looking for the nodes of channels that nobody serves.
-    searching: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -140,7 +134,7 @@ impl Drop for Subscription {
 
 impl Hub {
     pub(crate) fn new(sharded: bool) -> Self {
-        Self { sharded, channels: Mutex::default(), searching: AtomicBool::new(false) }
+        Self { sharded, channels: Mutex::default() }
     }
 
     /// Whether channels belong to slots, so that messages must be published with `SPUBLISH`.
@@ -156,7 +150,6 @@ impl Hub {
                 for channel in self.lock().values_mut().filter(|channel| channel.is_at(node)) {
                     channel.forget();
                 }
-                self.search(router);
             }
             ConnectionEvent::Push(Push::Message { channel, payload }) => {
                 if let Some(channel) = self.lock().get(&channel) {
@@ -205,31 +198,8 @@ impl Hub {
             channel.at = Some(Arc::clone(node));
         } else {
             node.connection().start();
-            self.search(router);
+            router.search(node);
         }
-    }
-
-    /// Has the map learned anew until every channel has a node. A client that only listens sends nothing that could fail,
-    /// so without this it would wait for a dead master until the next periodic look.
-    fn search(&self, router: &Arc<Router>) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        if !router.is_dynamic() || self.searching.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let router = Arc::downgrade(router);
-        spawn(&runtime, async move {
-            loop {
-                tokio::time::sleep(SEARCH).await;
-                let Some(router) = router.upgrade().filter(|router| !router.is_closed()) else { return };
-                // In this order: whoever loses a node in between starts another search.
-                router.hub.searching.store(false, Ordering::Release);
-                let homeless = router.hub.lock().values().any(|channel| channel.at.is_none() && !channel.refused);
-                if !homeless || router.hub.searching.swap(true, Ordering::AcqRel) {
-                    return;
-                }
-                router.refresh();
-            }
-        });
     }
 
     /// Ends a subscription where it was asked for.
