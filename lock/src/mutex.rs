@@ -267,7 +267,8 @@ pub struct TryLock {
 }
 
 impl Lock {
-    /// A fixed lease, of 10 ms to 365 days, that is not renewed.
+    /// A fixed lease, of 10 ms to 365 days, that is not renewed. Nobody looks after it either: that a server forgot it is
+    /// noticed when it is released or ends.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.request.fix_lease(lease);
         self
@@ -288,7 +289,8 @@ impl Lock {
 }
 
 impl TryLock {
-    /// A fixed lease, of 10 ms to 365 days, that is not renewed.
+    /// A fixed lease, of 10 ms to 365 days, that is not renewed. Nobody looks after it either: that a server forgot it is
+    /// noticed when it is released or ends.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.request.fix_lease(lease);
         self
