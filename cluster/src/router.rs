@@ -309,13 +309,13 @@ impl Router {
         if !self.is_dynamic() || node.sought.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (router, node) = (self.itself.clone(), Arc::downgrade(node));
+        let (router, seeking) = (self.itself.clone(), Seeking(Arc::downgrade(node)));
         spawn(&runtime, async move {
             let mut pause = SEARCH.0;
             loop {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(SEARCH.1);
-                let (Some(router), Some(node)) = (router.upgrade(), node.upgrade()) else { return };
+                let (Some(router), Some(node)) = (router.upgrade(), seeking.0.upgrade()) else { return };
                 // In this order: if it goes down in between there is another search.
                 node.sought.store(false, Ordering::Release);
                 let missed = !router.is_closed() && !node.connection().is_up() && router.serves(&node);
@@ -391,6 +391,17 @@ impl Drop for Refreshing {
         drop(refresh);
         if before == Refresh::Again {
             self.0.refresh();
+        }
+    }
+}
+
+/// One search for the successor of a node. A runtime that is ending drops it, and the mark must not stay behind.
+struct Seeking(Weak<Node>);
+
+impl Drop for Seeking {
+    fn drop(&mut self) {
+        if let Some(node) = self.0.upgrade() {
+            node.sought.store(false, Ordering::Release);
         }
     }
 }
