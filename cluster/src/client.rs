@@ -98,7 +98,7 @@ impl Client {
                 Route::Ask(node) => (Arc::clone(node), true),
             };
             let (sent, sent_wall) = (Instant::now(), SystemTime::now());
-            let reply = node.submit(&call, asking);
+            let reply = node.submit(&call, asking, journey.needs_source());
             if reply.is_refused() {
                 drop(reply);
                 self.await_node(&node, &journey).await?;
@@ -132,7 +132,7 @@ impl Client {
     pub fn submit(&self, call: &ScriptCall<'_>) -> Submitted {
         match self.0.node_of(call.key()) {
             Some(node) => {
-                let reply = node.submit(call, false);
+                let reply = node.submit(call, false, false);
                 if reply.is_refused() {
                     // Nobody waits for it here, and it may never come up.
                     self.0.search(&node);

@@ -61,10 +61,11 @@ impl Node {
         }
     }
 
-    /// Queues one attempt at a script: by its SHA if the node is known to remember it, with its source otherwise.
-    pub(crate) fn submit(&self, call: &ScriptCall<'_>, asking: bool) -> Reply {
+    /// Queues one attempt at a script: by its SHA if the node is known to remember it, with its source otherwise, or if
+    /// the call `needs_source`.
+    pub(crate) fn submit(&self, call: &ScriptCall<'_>, asking: bool, needs_source: bool) -> Reply {
         let connection = self.connection();
-        let reply = match (self.known.has(call.script().bit()), asking) {
+        let reply = match (self.known.has(call.script().bit()) && !needs_source, asking) {
             (true, false) => connection.submit(call),
             (false, false) => connection.submit(&call.with_source()),
             (true, true) => connection.submit_asking(call),

@@ -61,6 +61,12 @@ impl Journey {
         self.repeated
     }
 
+    /// Whether the server said that it does not know the script: then the source goes along, whatever other calls have
+    /// seen since.
+    pub(crate) const fn needs_source(&self) -> bool {
+        self.forgotten
+    }
+
     /// Decides after `error` from the node that listens at `host`.
     ///
     /// # Errors

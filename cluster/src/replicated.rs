@@ -66,7 +66,7 @@ impl Client {
                 Some(node) => (node, true),
                 None => (self.node_for(call.key(), &journey).await?, false),
             };
-            let error = match self.attempt(&node, asking, &call, quorum, deadline, &wrote).await {
+            let error = match self.attempt(&node, asking, &call, quorum, &journey, &wrote).await {
                 Ok(confirmed) => return Ok(confirmed),
                 Err(error) => error,
             };
@@ -88,11 +88,11 @@ impl Client {
         asking: bool,
         call: &ScriptCall<'_>,
         quorum: Quorum,
-        deadline: Instant,
+        journey: &Journey,
         wrote: &impl Fn(&Value) -> bool,
     ) -> Result<Confirmed, Error> {
         let mut connection = node.pool.exclusive().await?;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let left = || journey.deadline().saturating_duration_since(Instant::now());
         let required = match quorum {
             Quorum::AtLeast(n) => n,
             Quorum::All => {
@@ -116,7 +116,7 @@ impl Client {
             connection.call(&Command::new("ASKING"), left()).await?;
         }
         let (sent, sent_wall) = (Instant::now(), SystemTime::now());
-        let value = if node.known.has(call.script().bit()) {
+        let value = if node.known.has(call.script().bit()) && !journey.needs_source() {
             connection.call(call, left()).await?
         } else {
             connection.call(&call.with_source(), left()).await?
