@@ -203,9 +203,7 @@ fn ask_strangers(
         let connection = strangers.remove(&endpoint.address);
         let connection = connection.unwrap_or_else(|| Connection::lazy(endpoint.clone(), None));
         kept.insert(endpoint.address.clone(), connection.clone());
-        // It goes on trying. Whoever waited for it each time would learn of the successor later than need be.
-        connection.start();
-        if !connection.is_failing() {
+        if may_answer(&connection) {
             ask(asked, connection, endpoint);
         }
     }
@@ -214,6 +212,14 @@ fn ask_strangers(
 
 fn ask(asked: &mut Race<'_, Result<View, Error>>, connection: Connection, endpoint: Endpoint) {
     asked.add(async move { view_of(&connection, &endpoint).await });
+}
+
+/// Whether to ask there: not where the last attempt to connect failed. It goes on trying by itself, and whoever waited for it
+/// each time would learn of a successor later than need be.
+pub(crate) fn may_answer(connection: &Connection) -> bool {
+    // A runtime that has ended has taken its driver along.
+    connection.start();
+    !connection.is_failing()
 }
 
 /// What comes in time. Whatever is still under way then ends with the race.

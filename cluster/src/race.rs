@@ -1,6 +1,5 @@
 //! Several futures at once, in the task of whoever waits for them. What has not ended is dropped with the race.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
@@ -30,11 +29,5 @@ impl<'a, T> Race<'a, T> {
             if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
         })
         .await
-    }
-}
-
-impl<T> fmt::Debug for Race<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Race").field(&self.0.len()).finish()
     }
 }

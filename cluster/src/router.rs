@@ -50,6 +50,7 @@ pub(crate) struct Router {
     pub(crate) changed: Notify,
     /// Counts the first two.
     changes: AtomicU64,
+    /// Whether the map is being learned anew.
     refresh: Mutex<Refresh>,
     last_refresh: Mutex<Option<Instant>>,
     closed: AtomicBool,

@@ -11,6 +11,7 @@ use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
 
+use crate::discovery::may_answer;
 use crate::node::Node;
 use crate::race::Race;
 use crate::role::{Votes, master_shard, named_master};
@@ -128,9 +129,7 @@ impl Sentinels {
 
 /// One sentinel's word.
 async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Error> {
-    // After the runtime that drove it has ended.
-    connection.start();
-    if connection.is_failing() {
+    if !may_answer(connection) {
         return Err(Error::not_sent(connection.node(), "the sentinel cannot be reached"));
     }
     let question = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
@@ -152,9 +151,8 @@ async fn confirmed(template: &Endpoint, address: &NodeAddress) -> Result<View, E
 /// The view of the master that we have, if it still is one and says so at once.
 async fn still_master(node: &Node) -> Result<View, Error> {
     let connection = node.connection();
-    connection.start();
     let unheard = || Error::not_sent(connection.node(), "the sentinels name a master that says nothing");
-    if connection.is_failing() || connection.is_silent() {
+    if !may_answer(connection) || connection.is_silent() {
         return Err(unheard());
     }
     tokio::time::timeout(GLANCE, says_master(connection, &node.address)).await.unwrap_or_else(|_| Err(unheard()))
