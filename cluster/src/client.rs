@@ -112,7 +112,13 @@ impl Client {
             note(&self.0, &node, call.script().bit(), &outcome);
             match outcome {
                 Ok(value) => {
-                    return Ok(Evaluated { value, sent, sent_wall, repeated: journey.repeated(), migrating: asking });
+                    return Ok(Evaluated {
+                        value,
+                        sent,
+                        sent_wall,
+                        repeated: journey.repeated(),
+                        migrating: asking,
+                    });
                 }
                 Err(error) => {
                     if let Some(single) = call.alternative_after(&error) {
@@ -137,11 +143,19 @@ impl Client {
                     // Nobody waits for it here, and it may never come up.
                     self.0.search(&node);
                 }
-                Submitted { reply, at: Some((Arc::clone(&self.0), node)), script: call.script().bit() }
+                Submitted {
+                    reply,
+                    at: Some((Arc::clone(&self.0), node)),
+                    script: call.script().bit(),
+                }
             }
             None => {
                 let reply = Reply::failed(self.0.unserved());
-                Submitted { reply, at: None, script: call.script().bit() }
+                Submitted {
+                    reply,
+                    at: None,
+                    script: call.script().bit(),
+                }
             }
         }
     }
@@ -224,7 +238,11 @@ impl Client {
     /// The command that reaches our subscriptions: `SPUBLISH` where channels belong to slots, `PUBLISH` otherwise.
     #[must_use]
     pub fn publish_command(&self) -> &'static str {
-        if self.0.hub.is_sharded() { "SPUBLISH" } else { "PUBLISH" }
+        if self.0.hub.is_sharded() {
+            "SPUBLISH"
+        } else {
+            "PUBLISH"
+        }
     }
 
     /// When the server of `key` was started, at the latest; if the endpoints say to ask. Waits until its connection is
@@ -237,7 +255,11 @@ impl Client {
     /// # Cancel safety
     ///
     /// Cancel safe: nothing is changed.
-    pub async fn server_started(&self, key: &[u8], deadline: Instant) -> Result<Option<Instant>, Error> {
+    pub async fn server_started(
+        &self,
+        key: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<Instant>, Error> {
         let journey = Journey::new(deadline, false);
         loop {
             let node = self.node_for(key, &journey).await?;
@@ -257,7 +279,10 @@ impl Client {
     /// The name, in messages, of the node that serves `key`; empty when nobody does.
     #[must_use]
     pub fn node(&self, key: &[u8]) -> Arc<str> {
-        self.0.node_of(key).map_or_else(|| Arc::from(""), |node| Arc::clone(node.connection().node()))
+        self.0.node_of(key).map_or_else(
+            || Arc::from(""),
+            |node| Arc::clone(node.connection().node()),
+        )
     }
 
     /// Refuses further commands; connections end when those under way have been answered.
@@ -335,7 +360,11 @@ impl Client {
             Step::Pause { pause, refresh } => {
                 let changed = self.0.changed.notified();
                 if refresh {
-                    if self.0.node_of(key).is_some_and(|owner| !Arc::ptr_eq(&owner, node)) {
+                    if self
+                        .0
+                        .node_of(key)
+                        .is_some_and(|owner| !Arc::ptr_eq(&owner, node))
+                    {
                         return;
                     }
                     self.0.refresh();
@@ -355,7 +384,9 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("map", &self.0.map()).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("map", &self.0.map())
+            .finish_non_exhaustive()
     }
 }
 

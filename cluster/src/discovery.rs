@@ -38,7 +38,10 @@ pub(crate) enum Discovery {
     Single(Endpoint),
     /// Any node of the cluster. The seeds are kept for ever: when everything else that was known is gone, they may be
     /// back.
-    Cluster { seeds: Vec<Endpoint>, strangers: Strangers },
+    Cluster {
+        seeds: Vec<Endpoint>,
+        strangers: Strangers,
+    },
     /// The sentinels of a service.
     Sentinel(Sentinels),
 }
@@ -65,9 +68,19 @@ impl Discovery {
             Target::Cluster { seeds } => {
                 let mut template = seeds[0].clone();
                 template.silence = Some(SILENCE);
-                (Self::Cluster { seeds, strangers: Mutex::default() }, template)
+                (
+                    Self::Cluster {
+                        seeds,
+                        strangers: Mutex::default(),
+                    },
+                    template,
+                )
             }
-            Target::Sentinel { sentinels, service, mut server } => {
+            Target::Sentinel {
+                sentinels,
+                service,
+                mut server,
+            } => {
                 // A master that was replaced while we were away must not be taken for one.
                 server.master_only = true;
                 server.silence = Some(SILENCE);
@@ -85,26 +98,54 @@ impl Discovery {
     pub(crate) async fn first(&self, template: &Endpoint) -> Result<Found, Error> {
         match self {
             Self::Single(endpoint) => {
-                let master = NodeAddress { host: endpoint.node().to_string(), port: 0 };
-                let view = View::single(Shard { master, replicas: Vec::new() });
-                Ok(Found { view, endpoint: Some(endpoint.clone()), sharded: false })
+                let master = NodeAddress {
+                    host: endpoint.node().to_string(),
+                    port: 0,
+                };
+                let view = View::single(Shard {
+                    master,
+                    replicas: Vec::new(),
+                });
+                Ok(Found {
+                    view,
+                    endpoint: Some(endpoint.clone()),
+                    sharded: false,
+                })
             }
             Self::Cluster { seeds, .. } => first_of(seeds.clone()).await,
             Self::Sentinel(sentinels) => {
                 let view = sentinels.master(template, None).await?;
-                Ok(Found { view, endpoint: None, sharded: false })
+                Ok(Found {
+                    view,
+                    endpoint: None,
+                    sharded: false,
+                })
             }
         }
     }
 
     /// A newer map, if anybody who is asked has one.
-    pub(crate) async fn again(&self, template: &Endpoint, view: &View, nodes: &[Arc<Node>]) -> Option<Found> {
+    pub(crate) async fn again(
+        &self,
+        template: &Endpoint,
+        view: &View,
+        nodes: &[Arc<Node>],
+    ) -> Option<Found> {
         let view = match self {
             Self::Single(_) => None,
-            Self::Cluster { seeds, strangers } => View::agreed(views(seeds, strangers, template, view, nodes).await),
-            Self::Sentinel(sentinels) => sentinels.master(template, nodes.first().map(|node| &**node)).await.ok(),
+            Self::Cluster { seeds, strangers } => {
+                View::agreed(views(seeds, strangers, template, view, nodes).await)
+            }
+            Self::Sentinel(sentinels) => sentinels
+                .master(template, nodes.first().map(|node| &**node))
+                .await
+                .ok(),
         };
-        view.map(|view| Found { view, endpoint: None, sharded: false })
+        view.map(|view| Found {
+            view,
+            endpoint: None,
+            sharded: false,
+        })
     }
 
     /// Lets whoever announces changes tell the router.
@@ -122,7 +163,11 @@ async fn first_of(seeds: Vec<Endpoint>) -> Result<Found, Error> {
         asked.add(async move {
             let connection = Connection::connect(seed.clone()).await?;
             let view = view_of(&connection, &seed).await?;
-            Ok(Found { view, endpoint: None, sharded: has_sharded_channels(&connection).await? })
+            Ok(Found {
+                view,
+                endpoint: None,
+                sharded: has_sharded_channels(&connection).await?,
+            })
         });
     }
     let mut last = Error::config("the URL has no host");
@@ -138,9 +183,16 @@ async fn first_of(seeds: Vec<Endpoint>) -> Result<Found, Error> {
 /// Servers before 7.0 have none; Redisson decides by the same question. Whoever may not ask is not told, and would listen
 /// where nobody publishes.
 async fn has_sharded_channels(connection: &Connection) -> Result<bool, Error> {
-    match connection.send(&Command::new("PUBSUB").arg("SHARDNUMSUB")).await {
+    match connection
+        .send(&Command::new("PUBSUB").arg("SHARDNUMSUB"))
+        .await
+    {
         Ok(_) => Ok(true),
-        Err(error) if error.as_server().is_some_and(|error| *error.kind() == ServerErrorKind::UnknownCommand) => {
+        Err(error)
+            if error
+                .as_server()
+                .is_some_and(|error| *error.kind() == ServerErrorKind::UnknownCommand) =>
+        {
             Ok(false)
         }
         Err(error) => Err(error),
@@ -155,15 +207,26 @@ async fn views(
     view: &View,
     nodes: &[Arc<Node>],
 ) -> Vec<View> {
-    let up: Vec<_> = nodes.iter().filter(|node| node.connection().is_up()).take(MASTERS_ASKED).collect();
+    let up: Vec<_> = nodes
+        .iter()
+        .filter(|node| node.connection().is_up())
+        .take(MASTERS_ASKED)
+        .collect();
     let mut asked = Race::new();
     for node in &up {
-        ask(&mut asked, node.connection().clone(), node.address.endpoint(template));
+        ask(
+            &mut asked,
+            node.connection().clone(),
+            node.address.endpoint(template),
+        );
     }
     if up.len() < MASTERS_ASKED.min(nodes.len()) {
         ask_strangers(&mut asked, seeds, strangers, template, view, nodes);
     } else {
-        strangers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        strangers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
     let views = collect(asked).await;
     if !views.is_empty() {
@@ -184,21 +247,40 @@ fn ask_strangers(
     view: &View,
     nodes: &[Arc<Node>],
 ) {
-    let (up, down): (Vec<_>, Vec<_>) = nodes.iter().zip(view.shards()).partition(|(node, _)| node.connection().is_up());
-    let mut known: HashSet<Address> = up.iter().map(|(node, _)| node.address.endpoint(template).address).collect();
-    let down = down.iter().flat_map(|(_, shard)| std::iter::once(&shard.master).chain(&shard.replicas));
+    let (up, down): (Vec<_>, Vec<_>) = nodes
+        .iter()
+        .zip(view.shards())
+        .partition(|(node, _)| node.connection().is_up());
+    let mut known: HashSet<Address> = up
+        .iter()
+        .map(|(node, _)| node.address.endpoint(template).address)
+        .collect();
+    let down = down
+        .iter()
+        .flat_map(|(_, shard)| std::iter::once(&shard.master).chain(&shard.replicas));
     // One node under two names would be asked twice, and its word count twice.
     let known_as = |address: &Address| match address {
         Address::Tcp { host, port } => {
-            let NodeAddress { host, port } = view.known_as(&NodeAddress { host: host.clone(), port: *port }).clone();
+            let NodeAddress { host, port } = view
+                .known_as(&NodeAddress {
+                    host: host.clone(),
+                    port: *port,
+                })
+                .clone();
             Address::Tcp { host, port }
         }
         Address::Unix(_) => address.clone(),
     };
-    let candidates = seeds.iter().cloned().chain(down.map(|address| address.endpoint(template)));
+    let candidates = seeds
+        .iter()
+        .cloned()
+        .chain(down.map(|address| address.endpoint(template)));
     let mut strangers = strangers.lock().unwrap_or_else(PoisonError::into_inner);
     let mut kept = HashMap::new();
-    for mut endpoint in candidates.filter(|endpoint| known.insert(known_as(&endpoint.address))).take(STRANGERS_ASKED) {
+    for mut endpoint in candidates
+        .filter(|endpoint| known.insert(known_as(&endpoint.address)))
+        .take(STRANGERS_ASKED)
+    {
         endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
         let connection = strangers.remove(&endpoint.address);
         let connection = connection.unwrap_or_else(|| Connection::lazy(endpoint.clone(), None));
@@ -236,11 +318,21 @@ async fn collect(mut asked: Race<'_, Result<View, Error>>) -> Vec<View> {
 }
 
 async fn view_of(connection: &Connection, endpoint: &Endpoint) -> Result<View, Error> {
-    let reply = connection.send(&Command::new("CLUSTER").arg("SLOTS")).await?;
+    let reply = connection
+        .send(&Command::new("CLUSTER").arg("SLOTS"))
+        .await?;
     let asked = match &endpoint.address {
-        Address::Tcp { host, port } => NodeAddress { host: host.clone(), port: *port },
-        Address::Unix(_) => return Err(Error::config("a cluster cannot be reached through a unix socket")),
+        Address::Tcp { host, port } => NodeAddress {
+            host: host.clone(),
+            port: *port,
+        },
+        Address::Unix(_) => {
+            return Err(Error::config(
+                "a cluster cannot be reached through a unix socket",
+            ));
+        }
     };
-    View::parse(&reply, &asked, endpoint.tls)
-        .map_err(|error| Error::new(ErrorKind::NotSent, connection.node(), error.to_string()).with_source(error))
+    View::parse(&reply, &asked, endpoint.tls).map_err(|error| {
+        Error::new(ErrorKind::NotSent, connection.node(), error.to_string()).with_source(error)
+    })
 }

@@ -40,7 +40,12 @@ impl Node {
                 observe(&node, event);
             });
             let pool = Pool::lazy(endpoint, 1, Some(observer));
-            Self { address, pool, known: Known::default(), sought: AtomicBool::new(false) }
+            Self {
+                address,
+                pool,
+                known: Known::default(),
+                sought: AtomicBool::new(false),
+            }
         })
     }
 
@@ -51,12 +56,16 @@ impl Node {
 
     /// It is silent and another serves its keys by now: what waits for it need not wait any longer.
     pub(crate) fn replace(&self) {
-        self.connection().reset("the node says nothing, and its keys are served by another one now");
+        self.connection()
+            .reset("the node says nothing, and its keys are served by another one now");
     }
 
     /// Takes note of what an error says of the scripts it remembers.
     pub(crate) fn note(&self, error: &Error, script: Bit) {
-        if error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::NoScript) {
+        if error
+            .as_server()
+            .is_some_and(|server| *server.kind() == ServerErrorKind::NoScript)
+        {
             self.known.forget(script);
         }
     }

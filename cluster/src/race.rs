@@ -21,12 +21,18 @@ impl<'a, T> Race<'a, T> {
     pub(crate) async fn next(&mut self) -> Option<T> {
         poll_fn(|cx| {
             for index in 0..self.0.len() {
-                if let Some(Poll::Ready(outcome)) = self.0.get_mut(index).map(|future| future.as_mut().poll(cx)) {
+                if let Some(Poll::Ready(outcome)) =
+                    self.0.get_mut(index).map(|future| future.as_mut().poll(cx))
+                {
                     drop(self.0.swap_remove(index));
                     return Poll::Ready(Some(outcome));
                 }
             }
-            if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+            if self.0.is_empty() {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
         })
         .await
     }

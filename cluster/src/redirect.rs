@@ -49,7 +49,14 @@ pub(crate) enum Step {
 
 impl Journey {
     pub(crate) const fn new(deadline: Instant, idempotent: bool) -> Self {
-        Self { deadline, idempotent, repeated: false, redirects: 0, pause: PAUSE.0, forgotten: false }
+        Self {
+            deadline,
+            idempotent,
+            repeated: false,
+            redirects: 0,
+            pause: PAUSE.0,
+            forgotten: false,
+        }
     }
 
     pub(crate) const fn deadline(&self) -> Instant {
@@ -87,11 +94,19 @@ impl Journey {
                 self.forgotten = true;
                 Ok(Step::Again)
             }
-            ServerErrorKind::Moved { slot, host: target, port } => {
+            ServerErrorKind::Moved {
+                slot,
+                host: target,
+                port,
+            } => {
                 let (slot, target, port) = (*slot, target.clone(), *port);
-                self.redirect(error, now, target.as_deref(), host, port, |target| Step::Moved(slot, target))
+                self.redirect(error, now, target.as_deref(), host, port, |target| {
+                    Step::Moved(slot, target)
+                })
             }
-            ServerErrorKind::Ask { host: target, port, .. } => {
+            ServerErrorKind::Ask {
+                host: target, port, ..
+            } => {
                 let (target, port) = (target.clone(), *port);
                 self.redirect(error, now, target.as_deref(), host, port, Step::Ask)
             }
@@ -148,5 +163,8 @@ impl Journey {
 /// neither a name nor an address for the one it means.
 pub(crate) fn target_of(host: Option<&str>, port: u16, answered: &str) -> Option<NodeAddress> {
     let host = host.unwrap_or(answered);
-    (host != "?").then(|| NodeAddress { host: host.to_owned(), port })
+    (host != "?").then(|| NodeAddress {
+        host: host.to_owned(),
+        port,
+    })
 }

@@ -66,7 +66,10 @@ impl Client {
                 Some(node) => (node, true),
                 None => (self.node_for(call.key(), &journey).await?, false),
             };
-            let error = match self.attempt(&node, asking, &call, quorum, &journey, &wrote).await {
+            let error = match self
+                .attempt(&node, asking, &call, quorum, &journey, &wrote)
+                .await
+            {
                 Ok(confirmed) => return Ok(confirmed),
                 Err(error) => error,
             };
@@ -101,11 +104,13 @@ impl Client {
                 match connection.call(&Command::new("ROLE"), left()).await {
                     Ok(role) => {
                         if let Some(shard) = master_shard(&role, &node.address) {
-                            self.router().expect_replicas(call.key(), shard.replicas.len());
+                            self.router()
+                                .expect_replicas(call.key(), shard.replicas.len());
                         }
                     }
                     // A user without the right to ask has what the maps said.
-                    Err(error) if self.router().is_dynamic() && error.kind() == ErrorKind::Server => {}
+                    Err(error)
+                        if self.router().is_dynamic() && error.kind() == ErrorKind::Server => {}
                     Err(error) => return Err(error),
                 }
                 // With none known, "all" would confirm nothing.
@@ -122,33 +127,59 @@ impl Client {
             connection.call(&call.with_source(), left()).await?
         };
         node.known.learn(call.script().bit());
-        let acknowledged = if wrote(&value) { wait(&mut connection, required, left()).await? } else { Ok(0) };
+        let acknowledged = if wrote(&value) {
+            wait(&mut connection, required, left()).await?
+        } else {
+            Ok(0)
+        };
         if let Ok(count) = acknowledged {
             // A replica that has just connected may confirm before its master names it, and is missed from now on.
             self.router().expect_replicas(call.key(), count);
         }
-        let evaluated = Evaluated { value, sent, sent_wall, repeated: false, migrating: asking };
-        Ok(Confirmed { evaluated, acknowledged, required })
+        let evaluated = Evaluated {
+            value,
+            sent,
+            sent_wall,
+            repeated: false,
+            migrating: asking,
+        };
+        Ok(Confirmed {
+            evaluated,
+            acknowledged,
+            required,
+        })
     }
 }
 
 /// How many replicas confirm, of `required`, within `time`. Inside is what the server says of a user who may not ask: that
 /// is no doubt about the script.
-async fn wait(connection: &mut Exclusive, required: usize, time: Duration) -> Result<Result<usize, Error>, Error> {
+async fn wait(
+    connection: &mut Exclusive,
+    required: usize,
+    time: Duration,
+) -> Result<Result<usize, Error>, Error> {
     let ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX).max(1);
     let count = i64::try_from(required).unwrap_or(i64::MAX);
     let command = Command::new("WAIT").arg_int(count).arg_int(ms);
     let failed = |error: Error| {
-        let detail = format!("the script ran, but its replication could not be confirmed: {}", error.detail());
+        let detail = format!(
+            "the script ran, but its replication could not be confirmed: {}",
+            error.detail()
+        );
         Error::unknown(&error.node().into(), detail).with_source(error)
     };
     match connection.call(&command, time + GRACE).await {
-        Ok(reply) => Ok(Ok(reply.as_int().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))),
+        Ok(reply) => Ok(Ok(reply
+            .as_int()
+            .and_then(|count| usize::try_from(count).ok())
+            .unwrap_or(0))),
         Err(error) if is_denied(&error) => Ok(Err(error)),
         Err(error) => Err(failed(error)),
     }
 }
 
 fn is_denied(error: &Error) -> bool {
-    error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::NoPerm)
+    error
+        .as_server()
+        .is_some_and(|server| *server.kind() == ServerErrorKind::NoPerm)
 }

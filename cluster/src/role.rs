@@ -23,12 +23,21 @@ pub fn named_master(reply: &Value) -> Option<NodeAddress> {
 /// it no reply at all.
 #[must_use]
 pub fn master_shard(role: &Value, address: &NodeAddress) -> Option<Shard> {
-    let [kind, _offset, replicas, ..] = role.as_array()? else { return None };
+    let [kind, _offset, replicas, ..] = role.as_array()? else {
+        return None;
+    };
     if kind.as_str() != Some("master") {
         return None;
     }
-    let replicas = replicas.as_array()?.iter().map(host_and_port).collect::<Option<_>>()?;
-    Some(Shard { master: address.clone(), replicas })
+    let replicas = replicas
+        .as_array()?
+        .iter()
+        .map(host_and_port)
+        .collect::<Option<_>>()?;
+    Some(Shard {
+        master: address.clone(),
+        replicas,
+    })
 }
 
 /// What several sentinels say.
@@ -60,10 +69,15 @@ impl Votes {
 
 /// `[host, port, …]`, both as text. Whatever it is, it ends up in messages.
 fn host_and_port(reply: &Value) -> Option<NodeAddress> {
-    let [host, port, ..] = reply.as_array()? else { return None };
+    let [host, port, ..] = reply.as_array()? else {
+        return None;
+    };
     let host = host.as_str().filter(|host| !host.is_empty())?;
     if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return None;
     }
-    Some(NodeAddress { host: host.to_owned(), port: port.as_str()?.parse().ok()? })
+    Some(NodeAddress {
+        host: host.to_owned(),
+        port: port.as_str()?.parse().ok()?,
+    })
 }

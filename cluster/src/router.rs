@@ -67,15 +67,28 @@ pub(crate) struct Map {
 
 impl Router {
     /// Learns the first map.
-    pub(crate) async fn connect(template: Endpoint, discovery: Discovery) -> Result<Arc<Self>, Error> {
+    pub(crate) async fn connect(
+        template: Endpoint,
+        discovery: Discovery,
+    ) -> Result<Arc<Self>, Error> {
         let found = discovery.first(&template).await?;
         let router = Arc::new_cyclic(|itself| Self {
             template,
             discovery,
-            map: RwLock::new(Arc::new(Map { view: found.view.clone(), nodes: Vec::new() })),
+            map: RwLock::new(Arc::new(Map {
+                view: found.view.clone(),
+                nodes: Vec::new(),
+            })),
             guests: Mutex::default(),
             hub: Hub::new(found.sharded),
-            replicas: Mutex::new(vec![0; if found.view.is_single() { 1 } else { usize::from(SLOTS) }]),
+            replicas: Mutex::new(vec![
+                0;
+                if found.view.is_single() {
+                    1
+                } else {
+                    usize::from(SLOTS)
+                }
+            ]),
             changed: Notify::new(),
             changes: AtomicU64::new(0),
             refresh: Mutex::new(Refresh::None),
@@ -86,7 +99,10 @@ impl Router {
         router.adopt(found);
         router.discovery.watch(&router.itself);
         if router.discovery.is_dynamic() {
-            spawn(&Handle::current(), refresh_periodically(router.itself.clone()));
+            spawn(
+                &Handle::current(),
+                refresh_periodically(router.itself.clone()),
+            );
         }
         Ok(router)
     }
@@ -97,13 +113,19 @@ impl Router {
     }
 
     fn serves(&self, node: &Arc<Node>) -> bool {
-        self.map().nodes.iter().any(|known| Arc::ptr_eq(known, node))
+        self.map()
+            .nodes
+            .iter()
+            .any(|known| Arc::ptr_eq(known, node))
     }
 
     /// The node of `key`, if anybody serves it.
     pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
         // Under the lock rather than from a map of its own: its count is the one thing that all threads would write to.
-        self.map.read().unwrap_or_else(PoisonError::into_inner).node_of(key)
+        self.map
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .node_of(key)
     }
 
     /// How long one command may take.
@@ -144,8 +166,12 @@ impl Router {
     pub(crate) fn moved(&self, slot: u16, address: &NodeAddress) {
         self.swap(|map| {
             let address = map.view.known_as(address);
-            let known = map.view.owner(slot).and_then(|owner| map.view.shards().get(owner));
-            (known.map(|shard| &shard.master) != Some(address)).then(|| map.view.with_moved(slot, address))
+            let known = map
+                .view
+                .owner(slot)
+                .and_then(|owner| map.view.shards().get(owner));
+            (known.map(|shard| &shard.master) != Some(address))
+                .then(|| map.view.with_moved(slot, address))
         });
         self.refresh();
     }
@@ -177,7 +203,12 @@ impl Router {
         for node in &self.map().nodes {
             node.pool.close();
         }
-        for guest in self.guests.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for guest in self
+            .guests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
             guest.pool.close();
         }
         self.changed.notify_waiters();
@@ -190,9 +221,16 @@ impl Router {
     /// For a key that nobody serves.
     pub(crate) fn unserved(&self) -> Error {
         if self.is_closed() {
-            return Error::new(ErrorKind::Closed, &Arc::from(""), "the client was closed here");
+            return Error::new(
+                ErrorKind::Closed,
+                &Arc::from(""),
+                "the client was closed here",
+            );
         }
-        Error::not_sent(&Arc::from(""), "no node serves the key's slot at the moment")
+        Error::not_sent(
+            &Arc::from(""),
+            "no node serves the key's slot at the moment",
+        )
     }
 
     pub(crate) fn changes(&self) -> u64 {
@@ -205,28 +243,44 @@ impl Router {
     }
 
     async fn learn(&self) {
-        let since = *self.last_refresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *self
+            .last_refresh
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(since) = since {
             tokio::time::sleep_until((since + REFRESH_PAUSE).into()).await;
         }
         let map = self.map();
-        if let Some(found) = self.discovery.again(&self.template, &map.view, &map.nodes).await {
+        if let Some(found) = self
+            .discovery
+            .again(&self.template, &map.view, &map.nodes)
+            .await
+        {
             self.adopt(found);
         }
-        *self.last_refresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self
+            .last_refresh
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Makes what was found the map, unless it is already.
     fn adopt(&self, found: Found) {
         let Found { view, endpoint, .. } = found;
-        self.swap_with(endpoint.as_ref(), |map| (map.nodes.is_empty() || map.view != view).then_some(view));
+        self.swap_with(endpoint.as_ref(), |map| {
+            (map.nodes.is_empty() || map.view != view).then_some(view)
+        });
     }
 
     /// How many replicas the master of `slot` should have: the most it was ever known to have. Those that are connected
     /// at the moment do not count: after a failover the promoted replica has fewer, and those are not enough.
     pub(crate) fn expected_replicas(&self, key: &[u8]) -> usize {
         let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = if replicas.len() == 1 { 0 } else { usize::from(slot(key)) };
+        let index = if replicas.len() == 1 {
+            0
+        } else {
+            usize::from(slot(key))
+        };
         replicas.get(index).copied().unwrap_or(0).into()
     }
 
@@ -266,21 +320,31 @@ impl Router {
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let Some(view) = change(&current) else { return };
         let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        let node = |address: &NodeAddress| match find(&current.nodes, address).or_else(|| find(&guests, address)) {
+        let node = |address: &NodeAddress| match find(&current.nodes, address)
+            .or_else(|| find(&guests, address))
+        {
             Some(node) => node,
             None => match endpoint {
                 Some(endpoint) => self.node_through(address, endpoint),
                 None => self.new_node(address),
             },
         };
-        let nodes: Vec<_> = view.shards().iter().map(|shard| node(&shard.master)).collect();
+        let nodes: Vec<_> = view
+            .shards()
+            .iter()
+            .map(|shard| node(&shard.master))
+            .collect();
         guests.retain(|guest| find(&nodes, &guest.address).is_none());
         drop(guests);
         self.expect_replicas_of(&view);
         let map = Arc::new(Map { view, nodes });
         let replaced = std::mem::replace(&mut *current, Arc::clone(&map));
         drop(current);
-        for node in replaced.nodes.iter().filter(|node| node.connection().is_silent() && !self.serves(node)) {
+        for node in replaced
+            .nodes
+            .iter()
+            .filter(|node| node.connection().is_silent() && !self.serves(node))
+        {
             node.replace();
         }
         if let Some(router) = self.itself.upgrade() {
@@ -306,7 +370,9 @@ impl Router {
     /// there, may send nothing for a long time that could fail, and a successor is elected a while after the connection has
     /// ended.
     pub(crate) fn search(&self, node: &Arc<Node>) {
-        let Ok(runtime) = Handle::try_current() else { return };
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
         if !self.is_dynamic() || node.sought.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -316,10 +382,13 @@ impl Router {
             loop {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(SEARCH.1);
-                let (Some(router), Some(node)) = (router.upgrade(), seeking.0.upgrade()) else { return };
+                let (Some(router), Some(node)) = (router.upgrade(), seeking.0.upgrade()) else {
+                    return;
+                };
                 // In this order: if it goes down in between there is another search.
                 node.sought.store(false, Ordering::Release);
-                let missed = !router.is_closed() && !node.connection().is_up() && router.serves(&node);
+                let missed =
+                    !router.is_closed() && !node.connection().is_up() && router.serves(&node);
                 if !missed || node.sought.swap(true, Ordering::AcqRel) {
                     return;
                 }
@@ -345,14 +414,20 @@ impl Router {
 
 impl fmt::Debug for Router {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Router").field("map", &self.map()).finish_non_exhaustive()
+        f.debug_struct("Router")
+            .field("map", &self.map())
+            .finish_non_exhaustive()
     }
 }
 
 impl Map {
     pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
         // One node that serves everything: no need to compute the slot.
-        let owner = if let [_] = self.nodes.as_slice() { 0 } else { self.view.owner(slot(key))? };
+        let owner = if let [_] = self.nodes.as_slice() {
+            0
+        } else {
+            self.view.owner(slot(key))?
+        };
         self.nodes.get(owner).cloned()
     }
 
@@ -387,7 +462,11 @@ struct Refreshing(Arc<Router>);
 
 impl Drop for Refreshing {
     fn drop(&mut self) {
-        let mut refresh = self.0.refresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refresh = self
+            .0
+            .refresh
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *refresh, Refresh::None);
         drop(refresh);
         if before == Refresh::Again {

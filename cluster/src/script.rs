@@ -38,7 +38,9 @@ impl Script {
             evalsha: arguments(&["EVALSHA", &sha]),
             eval: arguments(&["EVAL", source]),
             sha,
-            bit: Bit(1_u64.checked_shl(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(0)),
+            bit: Bit(1_u64
+                .checked_shl(NEXT.fetch_add(1, Ordering::Relaxed))
+                .unwrap_or(0)),
         }
     }
 
@@ -61,7 +63,12 @@ impl Script {
     /// A call of it. All keys must hash to one slot; the first one routes.
     #[must_use]
     pub const fn call<'a>(&'a self, keys: &'a [&'a [u8]], args: &'a [&'a [u8]]) -> ScriptCall<'a> {
-        ScriptCall { script: self, keys, args, alternative: None }
+        ScriptCall {
+            script: self,
+            keys,
+            args,
+            alternative: None,
+        }
     }
 }
 
@@ -80,13 +87,22 @@ impl<'a> ScriptCall<'a> {
     /// migration ends), and one with a single key can.
     #[must_use]
     pub const fn or_else(self, alternative: &'a Self) -> Self {
-        Self { alternative: Some(alternative), ..self }
+        Self {
+            alternative: Some(alternative),
+            ..self
+        }
     }
 
     /// The alternative, if `error` calls for it.
     pub(crate) fn alternative_after(&self, error: &Error) -> Option<Self> {
-        let is_migrating = error.as_server().is_some_and(|server| *server.kind() == ServerErrorKind::TryAgain);
-        if is_migrating { self.alternative.copied() } else { None }
+        let is_migrating = error
+            .as_server()
+            .is_some_and(|server| *server.kind() == ServerErrorKind::TryAgain);
+        if is_migrating {
+            self.alternative.copied()
+        } else {
+            None
+        }
     }
 
     /// What is called.

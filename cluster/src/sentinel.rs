@@ -45,7 +45,11 @@ impl Sentinels {
             endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
             endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
         }
-        Self { endpoints, service: service.into(), connections: OnceLock::new() }
+        Self {
+            endpoints,
+            service: service.into(),
+            connections: OnceLock::new(),
+        }
     }
 
     /// The master that most sentinels name, if it says so itself; otherwise the next one named. The `present` one is
@@ -53,15 +57,23 @@ impl Sentinels {
     ///
     /// Another one than that must still be named when it has confirmed its role: a master that was frozen, and replaced
     /// while it was asked, says that it is one as soon as it wakes up.
-    pub(crate) async fn master(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
+    pub(crate) async fn master(
+        &self,
+        template: &Endpoint,
+        present: Option<&Node>,
+    ) -> Result<View, Error> {
         for _ in 0..LOOKS {
             let view = self.look(template, present).await?;
             let master = view.shards().first().map(|shard| &shard.master);
-            if master == present.map(|node| &node.address) || self.named().await.0.first() == master {
+            if master == present.map(|node| &node.address) || self.named().await.0.first() == master
+            {
                 return Ok(view);
             }
         }
-        Err(Error::not_sent(&Arc::from(""), "the sentinels name another master each time they are asked"))
+        Err(Error::not_sent(
+            &Arc::from(""),
+            "the sentinels name another master each time they are asked",
+        ))
     }
 
     async fn look(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
@@ -86,24 +98,33 @@ impl Sentinels {
             let observer: Observer = Arc::new(move |connection, event| match event {
                 Event::Up => {
                     let channels = vec![Bytes::from_static(SWITCHED)];
-                    let subscribe = Subscribe { kind: Confirmation::Subscribe, channels };
+                    let subscribe = Subscribe {
+                        kind: Confirmation::Subscribe,
+                        channels,
+                    };
                     connection.subscribe(&subscribe).detach(|_| {});
                 }
-                Event::Push(Push::Message { .. }) => drop(router.upgrade().map(|router| router.refresh())),
+                Event::Push(Push::Message { .. }) => {
+                    drop(router.upgrade().map(|router| router.refresh()))
+                }
                 Event::Down | Event::Silent | Event::Push(_) => {}
             });
             let connection = Connection::lazy(endpoint.clone(), Some(observer));
             connection.start();
             connection
         };
-        self.connections.get_or_init(|| self.endpoints.iter().map(connect).collect());
+        self.connections
+            .get_or_init(|| self.endpoints.iter().map(connect).collect());
     }
 
     /// The addresses that sentinels name, the one named most often first; and why there are none.
     async fn named(&self) -> (Vec<NodeAddress>, Error) {
         let mut asked = Race::new();
         for (index, endpoint) in self.endpoints.iter().enumerate() {
-            let open = self.connections.get().and_then(|connections| connections.get(index));
+            let open = self
+                .connections
+                .get()
+                .and_then(|connections| connections.get(index));
             asked.add(async move {
                 match open {
                     Some(connection) => ask(connection, &self.service).await,
@@ -130,9 +151,14 @@ impl Sentinels {
 /// One sentinel's word.
 async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Error> {
     if !may_answer(connection) {
-        return Err(Error::not_sent(connection.node(), "the sentinel cannot be reached"));
+        return Err(Error::not_sent(
+            connection.node(),
+            "the sentinel cannot be reached",
+        ));
     }
-    let question = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(service);
+    let question = Command::new("SENTINEL")
+        .arg("GET-MASTER-ADDR-BY-NAME")
+        .arg(service);
     let reply = connection.send(&question).await?;
     named_master(&reply).ok_or_else(|| {
         let detail = format!("the sentinel knows no service called '{service}'");
@@ -151,11 +177,18 @@ async fn confirmed(template: &Endpoint, address: &NodeAddress) -> Result<View, E
 /// The view of the master that we have, if it still is one and says so at once.
 async fn still_master(node: &Node) -> Result<View, Error> {
     let connection = node.connection();
-    let unheard = || Error::not_sent(connection.node(), "the sentinels name a master that says nothing");
+    let unheard = || {
+        Error::not_sent(
+            connection.node(),
+            "the sentinels name a master that says nothing",
+        )
+    };
     if !may_answer(connection) || connection.is_silent() {
         return Err(unheard());
     }
-    tokio::time::timeout(GLANCE, says_master(connection, &node.address)).await.unwrap_or_else(|_| Err(unheard()))
+    tokio::time::timeout(GLANCE, says_master(connection, &node.address))
+        .await
+        .unwrap_or_else(|_| Err(unheard()))
 }
 
 /// The view of a server that confirms that it is a master: `ROLE` is the only word that counts.
@@ -163,6 +196,9 @@ async fn says_master(connection: &Connection, address: &NodeAddress) -> Result<V
     let role = connection.send(&Command::new("ROLE")).await?;
     match master_shard(&role, address) {
         Some(shard) => Ok(View::single(shard)),
-        None => Err(Error::not_sent(connection.node(), "the sentinels name a master that is none")),
+        None => Err(Error::not_sent(
+            connection.node(),
+            "the sentinels name a master that is none",
+        )),
     }
 }

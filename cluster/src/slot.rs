@@ -20,7 +20,9 @@ pub fn slot(key: &[u8]) -> u16 {
 /// otherwise all of it. A `}` before the first `{` plays no part.
 #[must_use]
 pub fn tag(key: &[u8]) -> &[u8] {
-    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
+    let Some(open) = key.iter().position(|byte| *byte == b'{') else {
+        return key;
+    };
     let behind = &key[open + 1..];
     match behind.iter().position(|byte| *byte == b'}') {
         None | Some(0) => key,
@@ -54,7 +56,11 @@ static TABLES: [[u16; 256]; 4] = {
         let mut crc = (index as u16) << 8;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            crc = if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            };
             bit += 1;
         }
         tables[0][index] = crc;

@@ -95,7 +95,11 @@ impl Subscription {
             router.hub.ask(router, &node, &channel, wanted);
         }
         drop(channels);
-        Self { router: Arc::clone(router), channel, ear }
+        Self {
+            router: Arc::clone(router),
+            channel,
+            ear,
+        }
     }
 
     /// The next event. A subscription that does not listen keeps the newest message only.
@@ -122,7 +126,9 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let hub = &self.router.hub;
         let mut channels = hub.lock();
-        let Some(channel) = channels.get_mut(&self.channel) else { return };
+        let Some(channel) = channels.get_mut(&self.channel) else {
+            return;
+        };
         channel.ears.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
         if channel.ears.is_empty() {
             // Under the lock, so that the order of subscriptions on the wire is the order of changes here.
@@ -134,7 +140,10 @@ impl Drop for Subscription {
 
 impl Hub {
     pub(crate) fn new(sharded: bool) -> Self {
-        Self { sharded, channels: Mutex::default() }
+        Self {
+            sharded,
+            channels: Mutex::default(),
+        }
     }
 
     /// Whether channels belong to slots, so that messages must be published with `SPUBLISH`.
@@ -147,7 +156,11 @@ impl Hub {
         match event {
             ConnectionEvent::Up => self.reconcile(router),
             ConnectionEvent::Down => {
-                for channel in self.lock().values_mut().filter(|channel| channel.is_at(node)) {
+                for channel in self
+                    .lock()
+                    .values_mut()
+                    .filter(|channel| channel.is_at(node))
+                {
                     channel.forget();
                 }
             }
@@ -156,8 +169,15 @@ impl Hub {
                     channel.tell(|unheard| unheard.message = Some(payload.clone()));
                 }
             }
-            ConnectionEvent::Push(Push::Unasked(Confirmation::Unsubscribe | Confirmation::Sunsubscribe, name)) => {
-                if let Some(channel) = self.lock().get_mut(&name).filter(|channel| channel.is_at(node)) {
+            ConnectionEvent::Push(Push::Unasked(
+                Confirmation::Unsubscribe | Confirmation::Sunsubscribe,
+                name,
+            )) => {
+                if let Some(channel) = self
+                    .lock()
+                    .get_mut(&name)
+                    .filter(|channel| channel.is_at(node))
+                {
                     channel.forget();
                 }
                 // The slot has a new master, which this client may not know yet.
@@ -173,7 +193,9 @@ impl Hub {
         let map = router.map();
         let mut channels = self.lock();
         for (name, channel) in channels.iter_mut() {
-            let Some(node) = map.node_of(name) else { continue };
+            let Some(node) = map.node_of(name) else {
+                continue;
+            };
             if channel.is_at(&node) {
                 continue;
             }
@@ -185,15 +207,25 @@ impl Hub {
     /// Submits a subscription. If it is not even sent, the connection's coming up leads here again.
     fn ask(&self, router: &Arc<Router>, node: &Arc<Node>, name: &Bytes, channel: &mut Channel) {
         channel.refused = false;
-        let kind = if self.sharded { Confirmation::Ssubscribe } else { Confirmation::Subscribe };
+        let kind = if self.sharded {
+            Confirmation::Ssubscribe
+        } else {
+            Confirmation::Subscribe
+        };
         // One command for each channel: sharded ones of several slots cannot be asked for together.
-        let subscribe = Subscribe { kind, channels: vec![name.clone()] };
-        let (weak_router, weak_node, channel_name) = (Arc::downgrade(router), Arc::downgrade(node), name.clone());
-        let asked = node.connection().subscribe_then(&subscribe, move |outcome| {
-            if let (Some(router), Some(node)) = (weak_router.upgrade(), weak_node.upgrade()) {
-                router.hub.answered(&router, &node, &channel_name, outcome);
-            }
-        });
+        let subscribe = Subscribe {
+            kind,
+            channels: vec![name.clone()],
+        };
+        let (weak_router, weak_node, channel_name) =
+            (Arc::downgrade(router), Arc::downgrade(node), name.clone());
+        let asked = node
+            .connection()
+            .subscribe_then(&subscribe, move |outcome| {
+                if let (Some(router), Some(node)) = (weak_router.upgrade(), weak_node.upgrade()) {
+                    router.hub.answered(&router, &node, &channel_name, outcome);
+                }
+            });
         if asked {
             channel.at = Some(Arc::clone(node));
         } else {
@@ -205,15 +237,32 @@ impl Hub {
     /// Ends a subscription where it was asked for.
     fn leave(&self, channel: &mut Channel, name: &Bytes) {
         if let Some(node) = channel.at.take() {
-            let kind = if self.sharded { Confirmation::Sunsubscribe } else { Confirmation::Unsubscribe };
-            node.connection().subscribe(&Subscribe { kind, channels: vec![name.clone()] }).detach(|_| {});
+            let kind = if self.sharded {
+                Confirmation::Sunsubscribe
+            } else {
+                Confirmation::Unsubscribe
+            };
+            node.connection()
+                .subscribe(&Subscribe {
+                    kind,
+                    channels: vec![name.clone()],
+                })
+                .detach(|_| {});
         }
         channel.confirmed = false;
     }
 
-    fn answered(&self, router: &Arc<Router>, node: &Arc<Node>, name: &Bytes, outcome: Result<Value, Error>) {
+    fn answered(
+        &self,
+        router: &Arc<Router>,
+        node: &Arc<Node>,
+        name: &Bytes,
+        outcome: Result<Value, Error>,
+    ) {
         let mut channels = self.lock();
-        let Some(channel) = channels.get_mut(name).filter(|channel| channel.is_at(node)) else { return };
+        let Some(channel) = channels.get_mut(name).filter(|channel| channel.is_at(node)) else {
+            return;
+        };
         match outcome {
             Ok(_) => {
                 channel.confirmed = true;
@@ -221,7 +270,11 @@ impl Hub {
             }
             // The connection went down; its coming up repeats the question.
             Err(error) if error.kind() != ErrorKind::Server => channel.forget(),
-            Err(error) if error.as_server().is_some_and(|server| server.is_transient() || server.is_redirect()) => {
+            Err(error)
+                if error
+                    .as_server()
+                    .is_some_and(|server| server.is_transient() || server.is_redirect()) =>
+            {
                 channel.forget();
                 drop(channels);
                 router.refresh();

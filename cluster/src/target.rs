@@ -38,7 +38,9 @@ impl Target {
     ///
     /// A URL that cannot be used; the message never shows a password.
     pub fn parse(url: &str) -> Result<Self, Error> {
-        let Some((scheme, rest)) = url.split_once("://") else { return Endpoint::parse(url).map(Self::Single) };
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Endpoint::parse(url).map(Self::Single);
+        };
         let (family, single) = match scheme.to_ascii_lowercase().as_str() {
             "redis-cluster" => (Family::Cluster, "redis"),
             "rediss-cluster" => (Family::Cluster, "rediss"),
@@ -55,9 +57,13 @@ impl Target {
         match family {
             Family::Cluster => {
                 if !matches!(path, "" | "0") {
-                    return Err(Error::config("a cluster has one database only, so its URL ends behind the hosts"));
+                    return Err(Error::config(
+                        "a cluster has one database only, so its URL ends behind the hosts",
+                    ));
                 }
-                Ok(Self::Cluster { seeds: endpoints(single, &login, hosts, 6379, "", query)? })
+                Ok(Self::Cluster {
+                    seeds: endpoints(single, &login, hosts, 6379, "", query)?,
+                })
             }
             Family::Sentinel => sentinel(single, &login, hosts, path, query),
         }
@@ -68,7 +74,9 @@ impl Target {
         match self {
             Self::Single(endpoint) => vec![endpoint],
             Self::Cluster { seeds } => seeds.iter_mut().collect(),
-            Self::Sentinel { sentinels, server, .. } => sentinels.iter_mut().chain([server]).collect(),
+            Self::Sentinel {
+                sentinels, server, ..
+            } => sentinels.iter_mut().chain([server]).collect(),
         }
     }
 }
@@ -95,10 +103,18 @@ enum Family {
     Sentinel,
 }
 
-fn sentinel(scheme: &str, login: &str, hosts: &str, path: &str, query: &str) -> Result<Target, Error> {
+fn sentinel(
+    scheme: &str,
+    login: &str,
+    hosts: &str,
+    path: &str,
+    query: &str,
+) -> Result<Target, Error> {
     let (service, database) = path.split_once('/').unwrap_or((path, ""));
     if service.is_empty() {
-        return Err(Error::config("the URL names no service; write redis-sentinel://host,host/service"));
+        return Err(Error::config(
+            "the URL names no service; write redis-sentinel://host,host/service",
+        ));
     }
     let (mut own, mut theirs) = (Vec::new(), Vec::new());
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -108,8 +124,16 @@ fn sentinel(scheme: &str, login: &str, hosts: &str, path: &str, query: &str) -> 
         }
     }
     // The user and password of a sentinel come as parameters; put them where a URL has them.
-    let value = |name: &str| theirs.iter().find_map(|parameter| parameter.strip_prefix(name)?.strip_prefix('='));
-    let known = |parameter: &&str| ["user=", "password="].iter().any(|name| parameter.starts_with(name));
+    let value = |name: &str| {
+        theirs
+            .iter()
+            .find_map(|parameter| parameter.strip_prefix(name)?.strip_prefix('='))
+    };
+    let known = |parameter: &&str| {
+        ["user=", "password="]
+            .iter()
+            .any(|name| parameter.starts_with(name))
+    };
     if !theirs.iter().all(known) {
         return Err(Error::config(
             "of the parameters sentinel_…, the URL may have sentinel_user and sentinel_password",
@@ -124,7 +148,11 @@ fn sentinel(scheme: &str, login: &str, hosts: &str, path: &str, query: &str) -> 
     let mut servers = endpoints(scheme, login, first, 26379, database, &own.join("&"))?;
     // The server's address is not known yet; the first sentinel's stands in for it.
     let server = servers.swap_remove(0);
-    Ok(Target::Sentinel { sentinels, service: decode(service)?, server })
+    Ok(Target::Sentinel {
+        sentinels,
+        service: decode(service)?,
+        server,
+    })
 }
 
 /// One endpoint for each of `hosts`, through the parser for single servers.
@@ -142,9 +170,17 @@ fn endpoints(
             if host.is_empty() {
                 return Err(Error::config("the URL has an empty host among its hosts"));
             }
-            let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-            let port = if has_port { String::new() } else { format!(":{port}") };
-            Endpoint::parse(&format!("{scheme}://{login}{host}{port}/{database}?{query}"))
+            let has_port = host
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| !port.contains(']'));
+            let port = if has_port {
+                String::new()
+            } else {
+                format!(":{port}")
+            };
+            Endpoint::parse(&format!(
+                "{scheme}://{login}{host}{port}/{database}?{query}"
+            ))
         })
         .collect()
 }
@@ -155,7 +191,10 @@ fn decode(text: &str) -> Result<String, Error> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16)).ok_or_else(bad);
+        let digit = |byte: Option<u8>| {
+            byte.and_then(|byte| char::from(byte).to_digit(16))
+                .ok_or_else(bad)
+        };
         bytes.push(match byte {
             b'%' => (digit(rest.next())? * 16 + digit(rest.next())?) as u8,
             byte => byte,

@@ -64,36 +64,61 @@ impl View {
     /// The reply has another shape, or serves no slot at all: an empty map is never worth having.
     pub fn parse(reply: &Value, asked: &NodeAddress, names: bool) -> Result<Self, BadTopology> {
         let ranges = reply.as_array().ok_or(BadTopology("not an array"))?;
-        let mut view = Self { shards: Vec::new(), slots: vec![UNSERVED; SLOTS as usize], aliases: HashMap::new() };
+        let mut view = Self {
+            shards: Vec::new(),
+            slots: vec![UNSERVED; SLOTS as usize],
+            aliases: HashMap::new(),
+        };
         let mut known = HashMap::new();
         for range in ranges {
-            let [start, end, nodes @ ..] = range.as_array().ok_or(BadTopology("a range is not an array"))? else {
+            let [start, end, nodes @ ..] = range
+                .as_array()
+                .ok_or(BadTopology("a range is not an array"))?
+            else {
                 return Err(BadTopology("a range without its ends"));
             };
             let (start, end) = (slot_number(start)?, slot_number(end)?);
-            let mut nodes = nodes.iter().map(|node| address(node, asked, names, &mut view.aliases));
+            let mut nodes = nodes
+                .iter()
+                .map(|node| address(node, asked, names, &mut view.aliases));
             // The first one is the master, reachable or not: a replica in its place would refuse every write.
-            let Some(master) = nodes.next().transpose()?.flatten() else { continue };
-            let replicas = nodes.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+            let Some(master) = nodes.next().transpose()?.flatten() else {
+                continue;
+            };
+            let replicas = nodes
+                .filter_map(Result::transpose)
+                .collect::<Result<_, _>>()?;
             let index = match known.get(&master) {
                 Some(index) => *index,
                 None => {
-                    let index = u16::try_from(view.shards.len()).map_err(|_| BadTopology("too many masters"))?;
+                    let index = u16::try_from(view.shards.len())
+                        .map_err(|_| BadTopology("too many masters"))?;
                     known.insert(master.clone(), index);
                     view.shards.push(Shard { master, replicas });
                     index
                 }
             };
-            let slots = view.slots.get_mut(start..=end).ok_or(BadTopology("a range ends before it starts"))?;
+            let slots = view
+                .slots
+                .get_mut(start..=end)
+                .ok_or(BadTopology("a range ends before it starts"))?;
             slots.fill(index);
         }
-        if view.coverage() == 0 { Err(BadTopology("it serves no slot")) } else { Ok(view) }
+        if view.coverage() == 0 {
+            Err(BadTopology("it serves no slot"))
+        } else {
+            Ok(view)
+        }
     }
 
     /// One shard that serves everything: a server that is not a cluster.
     #[must_use]
     pub fn single(shard: Shard) -> Self {
-        Self { shards: vec![shard], slots: vec![0], aliases: HashMap::new() }
+        Self {
+            shards: vec![shard],
+            slots: vec![0],
+            aliases: HashMap::new(),
+        }
     }
 
     /// What most of `views` agree on; among equals the one that serves most slots, then the one that knows most names (a
@@ -102,8 +127,16 @@ impl View {
     /// Neither `CLUSTER SLOTS` nor `CLUSTER SHARDS` carries an epoch, so age cannot decide.
     #[must_use]
     pub fn agreed(views: Vec<Self>) -> Option<Self> {
-        let votes = |view: &Self| views.iter().filter(|other| other.slot_owners_equal(view)).count();
-        let best = views.iter().rev().max_by_key(|view| (votes(view), view.coverage(), view.aliases.len()))?;
+        let votes = |view: &Self| {
+            views
+                .iter()
+                .filter(|other| other.slot_owners_equal(view))
+                .count()
+        };
+        let best = views
+            .iter()
+            .rev()
+            .max_by_key(|view| (votes(view), view.coverage(), view.aliases.len()))?;
         Some(best.clone())
     }
 
@@ -114,11 +147,20 @@ impl View {
         if view.is_single() {
             view.slots = vec![0; SLOTS as usize];
         }
-        let index = view.shards.iter().position(|shard| shard.master == *master).unwrap_or_else(|| {
-            view.shards.push(Shard { master: master.clone(), replicas: Vec::new() });
-            view.shards.len().saturating_sub(1)
-        });
-        if let (Some(owner), Ok(index)) = (view.slots.get_mut(usize::from(slot)), u16::try_from(index)) {
+        let index = view
+            .shards
+            .iter()
+            .position(|shard| shard.master == *master)
+            .unwrap_or_else(|| {
+                view.shards.push(Shard {
+                    master: master.clone(),
+                    replicas: Vec::new(),
+                });
+                view.shards.len().saturating_sub(1)
+            });
+        if let (Some(owner), Ok(index)) =
+            (view.slots.get_mut(usize::from(slot)), u16::try_from(index))
+        {
             *owner = index;
         }
         view
@@ -142,8 +184,15 @@ impl View {
     /// The index of the shard that serves `slot`.
     #[must_use]
     pub fn owner(&self, slot: u16) -> Option<usize> {
-        let index = if self.is_single() { 0 } else { usize::from(slot) };
-        self.slots.get(index).filter(|owner| **owner != UNSERVED).map(|owner| usize::from(*owner))
+        let index = if self.is_single() {
+            0
+        } else {
+            usize::from(slot)
+        };
+        self.slots
+            .get(index)
+            .filter(|owner| **owner != UNSERVED)
+            .map(|owner| usize::from(*owner))
     }
 
     /// Whether one shard serves everything, without slots.
@@ -158,7 +207,10 @@ impl View {
         if self.is_single() {
             return SLOTS as usize;
         }
-        self.slots.iter().filter(|owner| **owner != UNSERVED).count()
+        self.slots
+            .iter()
+            .filter(|owner| **owner != UNSERVED)
+            .count()
     }
 
     /// Replicas come and go at different times for different nodes; who takes the writes is what matters.
@@ -170,7 +222,9 @@ impl View {
                 same = Some((ours, theirs));
                 match (self.master(ours), other.master(theirs)) {
                     (Some(ours), Some(theirs)) => {
-                        ours == theirs || self.known_as(theirs) == ours || other.known_as(ours) == theirs
+                        ours == theirs
+                            || self.known_as(theirs) == ours
+                            || other.known_as(ours) == theirs
                     }
                     (ours, theirs) => ours == theirs,
                 }
@@ -179,13 +233,18 @@ impl View {
     }
 
     fn master(&self, owner: u16) -> Option<&NodeAddress> {
-        self.shards.get(usize::from(owner)).map(|shard| &shard.master)
+        self.shards
+            .get(usize::from(owner))
+            .map(|shard| &shard.master)
     }
 }
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("shards", &self.shards).field("coverage", &self.coverage()).finish()
+        f.debug_struct("View")
+            .field("shards", &self.shards)
+            .field("coverage", &self.coverage())
+            .finish()
     }
 }
 
@@ -193,7 +252,10 @@ impl NodeAddress {
     /// How to get at the node: as `template` says, but there.
     pub(crate) fn endpoint(&self, template: &Endpoint) -> Endpoint {
         let mut endpoint = template.clone();
-        endpoint.address = Address::Tcp { host: self.host.clone(), port: self.port };
+        endpoint.address = Address::Tcp {
+            host: self.host.clone(),
+            port: self.port,
+        };
         endpoint
     }
 }
@@ -217,8 +279,13 @@ impl fmt::Display for BadTopology {
 impl std::error::Error for BadTopology {}
 
 fn slot_number(value: &Value) -> Result<usize, BadTopology> {
-    let number = value.as_int().and_then(|number| u16::try_from(number).ok()).filter(|number| *number < SLOTS);
-    number.map(usize::from).ok_or(BadTopology("a slot out of range"))
+    let number = value
+        .as_int()
+        .and_then(|number| u16::try_from(number).ok())
+        .filter(|number| *number < SLOTS);
+    number
+        .map(usize::from)
+        .ok_or(BadTopology("a slot out of range"))
 }
 
 /// `[endpoint, port, id, metadata]`; `None` for a node that cannot be reached. What else it is called goes to `aliases`.
@@ -228,25 +295,43 @@ fn address(
     names: bool,
     aliases: &mut HashMap<NodeAddress, NodeAddress>,
 ) -> Result<Option<NodeAddress>, BadTopology> {
-    let [endpoint, port, rest @ ..] = node.as_array().ok_or(BadTopology("a node is not an array"))? else {
+    let [endpoint, port, rest @ ..] = node
+        .as_array()
+        .ok_or(BadTopology("a node is not an array"))?
+    else {
         return Err(BadTopology("a node without host and port"));
     };
-    let port = port.as_int().and_then(|port| u16::try_from(port).ok()).ok_or(BadTopology("a port out of range"))?;
+    let port = port
+        .as_int()
+        .and_then(|port| u16::try_from(port).ok())
+        .ok_or(BadTopology("a port out of range"))?;
     let said = |key| rest.get(1).and_then(|metadata| entry(metadata, key));
     let (ip, name) = (said("ip"), said("hostname"));
     let host = match (name.filter(|_| names), endpoint) {
         (Some(name), _) => name,
         (None, Value::Null) => &asked.host,
-        (None, endpoint) => match endpoint.as_str().ok_or(BadTopology("a host that is not text"))? {
+        (None, endpoint) => match endpoint
+            .as_str()
+            .ok_or(BadTopology("a host that is not text"))?
+        {
             "" => &asked.host,
             "?" => return Ok(None),
             host => host,
         },
     };
-    let address = NodeAddress { host: host.to_owned(), port };
+    let address = NodeAddress {
+        host: host.to_owned(),
+        port,
+    };
     for other in [endpoint.as_str(), ip, name].into_iter().flatten() {
         if !matches!(other, "" | "?") && other != host {
-            aliases.insert(NodeAddress { host: other.to_owned(), port }, address.clone());
+            aliases.insert(
+                NodeAddress {
+                    host: other.to_owned(),
+                    port,
+                },
+                address.clone(),
+            );
         }
     }
     Ok(Some(address))
@@ -255,12 +340,17 @@ fn address(
 /// What an entry's metadata, which is a flat array before RESP3 and a map since, says of `wanted`.
 fn entry<'a>(metadata: &'a Value, wanted: &str) -> Option<&'a str> {
     let found = match metadata {
-        Value::Map(pairs) => pairs.iter().find(|(key, _)| key.as_str() == Some(wanted)).map(|(_, value)| value),
+        Value::Map(pairs) => pairs
+            .iter()
+            .find(|(key, _)| key.as_str() == Some(wanted))
+            .map(|(_, value)| value),
         Value::Array(flat) => flat.chunks_exact(2).find_map(|pair| match pair {
             [key, value] if key.as_str() == Some(wanted) => Some(value),
             _ => None,
         }),
         _ => None,
     };
-    found.and_then(Value::as_str).filter(|name| !name.is_empty() && *name != "?")
+    found
+        .and_then(Value::as_str)
+        .filter(|name| !name.is_empty() && *name != "?")
 }

@@ -8,7 +8,9 @@ use leasehold_resp::Value;
 
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
-use crate::hold::{FencingToken, Granted, Hold, Nest, Replicas, Terms, finish_later, submit_release};
+use crate::hold::{
+    FencingToken, Granted, Hold, Nest, Replicas, Terms, finish_later, submit_release,
+};
 use crate::id::{Decimal, HoldId};
 use crate::keeper::Unfinished;
 use crate::lease::{Now, is_good_lease, millis, token_ttl};
@@ -55,11 +57,19 @@ enum Answer {
 /// Takes the lock, or returns `None` when the patience ends.
 pub(crate) async fn acquire(request: &Request) -> Result<Option<Guard>, Error> {
     let Request { inner, name, .. } = request;
-    take(request).await.map_err(|error| error.about(name.key(), &inner.client.node(name.key().as_bytes())))
+    take(request)
+        .await
+        .map_err(|error| error.about(name.key(), &inner.client.node(name.key().as_bytes())))
 }
 
 async fn take(request: &Request) -> Result<Option<Guard>, Error> {
-    let Request { inner, name, owner, terms, patience } = request;
+    let Request {
+        inner,
+        name,
+        owner,
+        terms,
+        patience,
+    } = request;
     check(request)?;
     if let Some(guard) = owner.as_ref().map_or(Ok(None), |owner| owner.nest(name))? {
         return Ok(Some(guard));
@@ -72,10 +82,15 @@ async fn take(request: &Request) -> Result<Option<Guard>, Error> {
     let (place, until) = match patience {
         Patience::None => (Place::enter_if_free(inner, name, number)?, None),
         // A time beyond the end of the clock is no limit.
-        Patience::For(time) => (Some(Place::enter(inner, name, number)?), Instant::now().checked_add(*time)),
+        Patience::For(time) => (
+            Some(Place::enter(inner, name, number)?),
+            Instant::now().checked_add(*time),
+        ),
         Patience::Endless => (Some(Place::enter(inner, name, number)?), None),
     };
-    let Some(mut place) = place else { return Ok(None) };
+    let Some(mut place) = place else {
+        return Ok(None);
+    };
     let id = inner.next_hold();
     let mut at_once = true;
     loop {
@@ -107,8 +122,19 @@ async fn take(request: &Request) -> Result<Option<Guard>, Error> {
 }
 
 /// One attempt at the server.
-async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool) -> Result<Answer, Error> {
-    let Request { inner, name, owner, terms, .. } = request;
+async fn attempt(
+    request: &Request,
+    place: &mut Place,
+    id: HoldId,
+    at_once: bool,
+) -> Result<Answer, Error> {
+    let Request {
+        inner,
+        name,
+        owner,
+        terms,
+        ..
+    } = request;
     let lease = terms.first_lease();
     let keep = match inner.config.interop {
         Interop::Off => millis(token_ttl(lease)),
@@ -127,13 +153,30 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool
         return Ok(Answer::Held(left));
     }
     // Dropped before the place: the release leaves before the next one here is woken.
-    let mut attempt = Attempt { inner, name, id, lease, unfinished: Some(inner.keeper.unfinished()) };
+    let mut attempt = Attempt {
+        inner,
+        name,
+        id,
+        lease,
+        unfinished: Some(inner.keeper.unfinished()),
+    };
     let answer = match quorum(terms.replicas) {
-        None => inner.client.eval(&call, deadline).await.map(|evaluated| (evaluated, Ok(0))),
+        None => inner
+            .client
+            .eval(&call, deadline)
+            .await
+            .map(|evaluated| (evaluated, Ok(0))),
         Some(quorum) => {
-            let confirmed = inner.client.eval_replicated(&call, quorum, deadline, is_granted).await;
+            let confirmed = inner
+                .client
+                .eval_replicated(&call, quorum, deadline, is_granted)
+                .await;
             confirmed.map(|confirmed| {
-                let Confirmed { evaluated, acknowledged, required } = confirmed;
+                let Confirmed {
+                    evaluated,
+                    acknowledged,
+                    required,
+                } = confirmed;
                 let enough = match acknowledged {
                     Ok(count) if count >= required || !is_granted(&evaluated.value) => Ok(count),
                     Ok(count) => Err(Error::not_replicated(count, required)),
@@ -164,25 +207,41 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId, at_once: bool
         Some(held) => {
             attempt.disarm();
             let ttl = Duration::from_millis((-1 - held).cast_unsigned());
-            return Ok(Answer::Held(if evaluated.migrating { ttl.min(WHILE_MIGRATING) } else { ttl }));
+            return Ok(Answer::Held(if evaluated.migrating {
+                ttl.min(WHILE_MIGRATING)
+            } else {
+                ttl
+            }));
         }
         None => return Err(Error::unexpected(&evaluated.value)),
     };
-    let sent = Now { monotonic: evaluated.sent, wall: evaluated.sent_wall };
+    let sent = Now {
+        monotonic: evaluated.sent,
+        wall: evaluated.sent_wall,
+    };
     inner.saw(token);
     // The server may have been restarted between the question and the grant. The attempt is still armed.
     if let Some(left) = quarantine(request, deadline).await? {
         return Ok(Answer::Held(left));
     }
-    let granted = Granted { token, since: sent, acknowledged: acknowledged? };
+    let granted = Granted {
+        token,
+        since: sent,
+        acknowledged: acknowledged?,
+    };
     let hold = Hold::new(inner, name, id, *terms, owner.clone(), granted);
     if !hold.is_live() {
-        return Err(Error::new(ErrorKind::Lost, format!("the answer took longer than the lease of {lease:?}")));
+        return Err(Error::new(
+            ErrorKind::Lost,
+            format!("the answer took longer than the lease of {lease:?}"),
+        ));
     }
     // If it was shut down meanwhile, the attempt is still armed.
     place.grant(&hold)?;
     attempt.disarm();
-    inner.courtesy().granted(name.hash(), at_once, sent.monotonic.elapsed());
+    inner
+        .courtesy()
+        .granted(name.hash(), at_once, sent.monotonic.elapsed());
     if let Some(owner) = owner {
         owner.remember(&hold);
     }
@@ -207,8 +266,14 @@ const fn quorum(replicas: Replicas) -> Option<Quorum> {
 /// For how long a server that was restarted grants nothing, if that is asked for.
 async fn quarantine(request: &Request, deadline: Instant) -> Result<Option<Duration>, Error> {
     let Request { inner, name, .. } = request;
-    let Some(longest) = inner.config.restart_guard else { return Ok(None) };
-    let started = inner.client.server_started(name.key().as_bytes(), deadline).await.map_err(Error::from_read)?;
+    let Some(longest) = inner.config.restart_guard else {
+        return Ok(None);
+    };
+    let started = inner
+        .client
+        .server_started(name.key().as_bytes(), deadline)
+        .await
+        .map_err(Error::from_read)?;
     Ok(started.and_then(|started| (started + longest).checked_duration_since(Instant::now())))
 }
 
@@ -232,7 +297,11 @@ fn check(request: &Request) -> Result<(), Error> {
     if !is_good_lease(request.terms.lease) {
         return Err(Error::bad_lease("the lease"));
     }
-    if request.terms.max_hold.is_some_and(|max_hold| !is_good_lease(max_hold)) {
+    if request
+        .terms
+        .max_hold
+        .is_some_and(|max_hold| !is_good_lease(max_hold))
+    {
         return Err(Error::bad_lease("the longest hold"));
     }
     Ok(())
@@ -257,8 +326,15 @@ impl Attempt<'_> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        let Some(unfinished) = self.unfinished.take() else { return };
-        let (inner, name, id, lease) = (Arc::clone(self.inner), Arc::clone(self.name), self.id, self.lease);
+        let Some(unfinished) = self.unfinished.take() else {
+            return;
+        };
+        let (inner, name, id, lease) = (
+            Arc::clone(self.inner),
+            Arc::clone(self.name),
+            self.id,
+            self.lease,
+        );
         submit_release(&inner, &name, &id).detach(move |outcome| {
             if let Err(error) = outcome {
                 finish_later(&inner, &name, id, lease, &error, unfinished);

@@ -33,8 +33,15 @@ struct Slot {
 
 impl Courtesy {
     pub(crate) const fn new() -> Self {
-        let empty = Slot { hash: 0, passes: 0, others: false, round_trip: Duration::ZERO };
-        Self { slots: [empty; SLOTS] }
+        let empty = Slot {
+            hash: 0,
+            passes: 0,
+            others: false,
+            round_trip: Duration::ZERO,
+        };
+        Self {
+            slots: [empty; SLOTS],
+        }
     }
 
     /// How long to stand back before the next attempt, if it is time to; the count starts again then.
@@ -50,7 +57,11 @@ impl Courtesy {
     /// The lock was granted; `at_once` if nobody else was seen holding it since it was wanted.
     pub(crate) fn granted(&mut self, hash: u64, at_once: bool, round_trip: Duration) {
         let slot = self.slot(hash);
-        slot.passes = if at_once { slot.passes.saturating_add(1) } else { 0 };
+        slot.passes = if at_once {
+            slot.passes.saturating_add(1)
+        } else {
+            0
+        };
         slot.round_trip = round_trip;
     }
 
@@ -63,7 +74,10 @@ impl Courtesy {
         // The remainder is below SLOTS.
         let slot = &mut self.slots[(hash % SLOTS as u64) as usize];
         if slot.hash != hash {
-            *slot = Slot { hash, ..Slot::default() };
+            *slot = Slot {
+                hash,
+                ..Slot::default()
+            };
         }
         slot
     }

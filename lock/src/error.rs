@@ -62,7 +62,13 @@ pub enum ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, detail: detail.into(), key: String::new(), node: Arc::from(""), source: None }))
+        Self(Box::new(Inner {
+            kind,
+            detail: detail.into(),
+            key: String::new(),
+            node: Arc::from(""),
+            source: None,
+        }))
     }
 
     pub(crate) fn closed() -> Self {
@@ -75,7 +81,13 @@ impl Error {
 
     /// What cannot be used is called `what`.
     pub(crate) fn bad_lease(what: &str) -> Self {
-        Self::new(ErrorKind::BadLease, format!("{what} must be {MIN_LEASE:?} to {} days", MAX_LEASE.as_secs() / 86_400))
+        Self::new(
+            ErrorKind::BadLease,
+            format!(
+                "{what} must be {MIN_LEASE:?} to {} days",
+                MAX_LEASE.as_secs() / 86_400
+            ),
+        )
     }
 
     pub(crate) fn no_expiry() -> Self {
@@ -83,19 +95,28 @@ impl Error {
     }
 
     pub(crate) fn not_replicated(acknowledged: usize, required: usize) -> Self {
-        Self::new(ErrorKind::NotReplicated, format!("{acknowledged} of {required} replicas have it"))
+        Self::new(
+            ErrorKind::NotReplicated,
+            format!("{acknowledged} of {required} replicas have it"),
+        )
     }
 
     /// The server does not let us ask whether replicas have the lock.
     pub(crate) fn unconfirmed(denied: resp::Error) -> Self {
         let mut this = Self::from_client(denied);
-        this.0.detail.insert_str(0, "replicas cannot be asked for the lock, so it is given back: ");
+        this.0.detail.insert_str(
+            0,
+            "replicas cannot be asked for the lock, so it is given back: ",
+        );
         this
     }
 
     /// A reply of a type or value the script never gives.
     pub(crate) fn unexpected(value: &resp::Value) -> Self {
-        Self::new(ErrorKind::Protocol, format!("the script answered with a value of type {}", value.kind()))
+        Self::new(
+            ErrorKind::Protocol,
+            format!("the script answered with a value of type {}", value.kind()),
+        )
     }
 
     /// The client's error about a request that changes something.
@@ -128,7 +149,9 @@ impl Error {
     #[must_use]
     pub(crate) fn doubted(mut self) -> Self {
         self.0.kind = ErrorKind::Unknown;
-        self.0.detail.push_str("; an earlier attempt may have been done");
+        self.0
+            .detail
+            .push_str("; an earlier attempt may have been done");
         self
     }
 
@@ -204,7 +227,9 @@ impl ErrorKind {
     const fn said(self) -> &'static str {
         match self {
             Self::Lost => "the lock was lost",
-            Self::Unavailable => "the server could not be reached or does not serve, nothing was done",
+            Self::Unavailable => {
+                "the server could not be reached or does not serve, nothing was done"
+            }
             Self::Unknown => "no answer came, the outcome is unknown",
             Self::NotReplicated => "too few replicas confirmed the lock, it was given back",
             Self::WrongType => "the key holds something that is not a lock",
@@ -224,11 +249,17 @@ impl ErrorKind {
         match self {
             Self::Lost => "stop the work it protected, then lock again",
             Self::Unavailable => "try again later",
-            Self::Unknown => "what it may have left is being removed, and ends with its lease at the latest; try again",
-            Self::NotReplicated => "see that all replicas are up and follow this master, then try again",
+            Self::Unknown => {
+                "what it may have left is being removed, and ends with its lease at the latest; try again"
+            }
+            Self::NotReplicated => {
+                "see that all replicas are up and follow this master, then try again"
+            }
             Self::WrongType => "use another name or a namespace of your own",
             Self::NoExpiry => "find out who wrote it, then call `force_unlock()`",
-            Self::Denied => "check user and password, and the user's rights against the section ACL of the README",
+            Self::Denied => {
+                "check user and password, and the user's rights against the section ACL of the README"
+            }
             Self::Protocol => "check that the URL is the one of a Redis or Valkey server",
             Self::Thread => "check the limits of this process",
             Self::BadName | Self::BadLease | Self::Config | Self::Server | Self::Closed => "",
@@ -237,7 +268,9 @@ impl ErrorKind {
 }
 
 fn server_kind(error: &resp::Error) -> ErrorKind {
-    use resp::ServerErrorKind::{Denied, MasterDown, NoAuth, NoPerm, NoReplicas, ReadOnly, WrongPass, WrongType};
+    use resp::ServerErrorKind::{
+        Denied, MasterDown, NoAuth, NoPerm, NoReplicas, ReadOnly, WrongPass, WrongType,
+    };
     match error.as_server().map(resp::ServerError::kind) {
         Some(WrongType) => ErrorKind::WrongType,
         // By class, not by code: inside a script a denial is an `ERR`.
@@ -273,7 +306,9 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             Self::Expired => "the lease ran out",
             Self::Stolen => "the server no longer knows the hold",
-            Self::NodeGone => "the server was restarted or replaced, and the hold is not known there",
+            Self::NodeGone => {
+                "the server was restarted or replaced, and the hold is not known there"
+            }
             Self::MaxHold => "the longest hold is over",
             Self::Closed => "the locks were shut down",
             Self::Released => "it was released",
@@ -336,15 +371,18 @@ mod tests {
     #[test]
     fn a_clients_error_keeps_its_node_and_is_the_source() {
         let node: Arc<str> = Arc::from("10.0.0.1:6379");
-        let error =
-            Error::from_client(resp::Error::not_sent(&node, "connection refused")).about("k", &Arc::from("other"));
+        let error = Error::from_client(resp::Error::not_sent(&node, "connection refused"))
+            .about("k", &Arc::from("other"));
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!((error.key(), error.node()), ("k", "10.0.0.1:6379"));
         assert!(error.source().is_some());
         assert!(error.to_string().contains("connection refused"));
 
         let unknown = resp::Error::unknown(&node, "reset");
-        assert_eq!(Error::from_client(unknown.clone()).kind(), ErrorKind::Unknown);
+        assert_eq!(
+            Error::from_client(unknown.clone()).kind(),
+            ErrorKind::Unknown
+        );
         assert_eq!(Error::from_read(unknown).kind(), ErrorKind::Unavailable);
     }
 }

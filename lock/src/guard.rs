@@ -139,8 +139,15 @@ impl Guard {
             Leave::Gone => return Ok(Release::AlreadyGone),
             Leave::Release => {}
         }
-        let Releasing { submitted, listens, unfinished } = hold.submit_release();
-        let mut pending = Pending { hold: &hold, unfinished: Some(unfinished) };
+        let Releasing {
+            submitted,
+            listens,
+            unfinished,
+        } = hold.submit_release();
+        let mut pending = Pending {
+            hold: &hold,
+            unfinished: Some(unfinished),
+        };
         let mut repeated = false;
         let outcome = match submitted.await {
             Err(error) if crate::keeper::Job::is_worth_it(&error) => {
@@ -187,10 +194,15 @@ struct Pending<'a> {
 impl Pending<'_> {
     /// The release once more, with repetitions. Returns whether it may have run more than once.
     async fn again(&self) -> Result<(leasehold_resp::Value, bool), leasehold_resp::Error> {
-        let Hold { inner, name, id, .. } = &**self.hold;
+        let Hold {
+            inner, name, id, ..
+        } = &**self.hold;
         let (keys, args) = release_of(&inner.client, name, id);
         let deadline = Instant::now() + inner.config.command_timeout;
-        let evaluated = inner.client.eval(&RELEASE.call(&keys, &args), deadline).await?;
+        let evaluated = inner
+            .client
+            .eval(&RELEASE.call(&keys, &args), deadline)
+            .await?;
         Ok((evaluated.value, evaluated.repeated))
     }
 }

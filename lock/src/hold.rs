@@ -150,7 +150,11 @@ impl Hold {
         owner: Option<Arc<OwnerInner>>,
         granted: Granted,
     ) -> Arc<Self> {
-        let Granted { token, since, acknowledged } = granted;
+        let Granted {
+            token,
+            since,
+            acknowledged,
+        } = granted;
         let deadline = Deadline::new(since, terms.first_lease());
         Arc::new(Self {
             inner: Arc::clone(inner),
@@ -160,7 +164,13 @@ impl Hold {
             terms,
             owner,
             acknowledged,
-            state: Mutex::new(State { phase: Phase::Held, deadline, since, guards: 1, slot: None }),
+            state: Mutex::new(State {
+                phase: Phase::Held,
+                deadline,
+                since,
+                guards: 1,
+                slot: None,
+            }),
             ended: Notify::new(),
         })
     }
@@ -228,7 +238,11 @@ impl Hold {
     /// One guard more, if it may still be trusted.
     pub(crate) fn nest(&self) -> Nest {
         if let Some(reason) = self.check() {
-            return if lock(&self.state).guards == 0 { Nest::Over } else { Nest::Lost(reason) };
+            return if lock(&self.state).guards == 0 {
+                Nest::Over
+            } else {
+                Nest::Lost(reason)
+            };
         }
         let mut state = lock(&self.state);
         match state.phase {
@@ -251,9 +265,12 @@ impl Hold {
             }
             let leave = match state.phase {
                 // Stolen and NodeGone: the server said so. Closed and Released: it was released.
-                Phase::Over(LostReason::Stolen | LostReason::NodeGone | LostReason::Closed | LostReason::Released) => {
-                    Leave::Gone
-                }
+                Phase::Over(
+                    LostReason::Stolen
+                    | LostReason::NodeGone
+                    | LostReason::Closed
+                    | LostReason::Released,
+                ) => Leave::Gone,
                 // By our careful clock it ran out; the server may still have it and would keep others waiting.
                 Phase::Over(LostReason::Expired | LostReason::MaxHold) => Leave::Release,
                 Phase::Held => {
@@ -278,12 +295,20 @@ impl Hold {
         let listens = self.inner.waiters.listens(&self.name);
         let submitted = submit_release(&self.inner, &self.name, &self.id);
         self.inner.waiters.end(&self.name, self.id.number());
-        Releasing { submitted, listens, unfinished }
+        Releasing {
+            submitted,
+            listens,
+            unfinished,
+        }
     }
 
     /// Releases without waiting for it; the keeper finishes what fails.
     pub(crate) fn release_detached(self: &Arc<Self>) {
-        let Releasing { submitted, listens, unfinished } = self.submit_release();
+        let Releasing {
+            submitted,
+            listens,
+            unfinished,
+        } = self.submit_release();
         let hold = Arc::clone(self);
         submitted.detach(move |outcome| match outcome {
             Ok(value) => {
@@ -295,7 +320,14 @@ impl Hold {
 
     /// The keeper goes on with a release that failed for `error`, unless that is pointless.
     pub(crate) fn finish_later(&self, error: &resp::Error, unfinished: Unfinished) {
-        finish_later(&self.inner, &self.name, self.id, self.terms.lease, error, unfinished);
+        finish_later(
+            &self.inner,
+            &self.name,
+            self.id,
+            self.terms.lease,
+            error,
+            unfinished,
+        );
     }
 
     /// Reads the reply of a release: whether this release ended the hold.
@@ -303,7 +335,9 @@ impl Hold {
         let reply = value.as_int()?;
         if reply > 0 {
             let heard = reply - 1;
-            self.inner.courtesy().released(self.name.hash(), heard > i64::from(listens));
+            self.inner
+                .courtesy()
+                .released(self.name.hash(), heard > i64::from(listens));
         }
         Some(reply > 0)
     }
@@ -320,9 +354,13 @@ impl Hold {
 
     /// The lease of a renewal that is sent now; `None` if the longest hold leaves nothing to renew.
     pub(crate) fn next_lease(&self, now: Now) -> Option<Duration> {
-        let Some(max_hold) = self.terms.max_hold else { return Some(self.terms.lease) };
+        let Some(max_hold) = self.terms.max_hold else {
+            return Some(self.terms.lease);
+        };
         let end = lock(&self.state).since.monotonic + max_hold;
-        let left = end.saturating_duration_since(now.monotonic).min(self.terms.lease);
+        let left = end
+            .saturating_duration_since(now.monotonic)
+            .min(self.terms.lease);
         // The server counts in whole milliseconds; less than one is nothing.
         Some(Duration::from_millis(millis(left))).filter(|left| !left.is_zero())
     }
@@ -354,7 +392,10 @@ impl Hold {
     }
 
     pub(crate) fn error(&self, error: Error) -> Error {
-        error.about(self.name.key(), &self.inner.client.node(self.name.key().as_bytes()))
+        error.about(
+            self.name.key(),
+            &self.inner.client.node(self.name.key().as_bytes()),
+        )
     }
 
     /// The error for work under a hold that was lost.
@@ -366,7 +407,8 @@ impl Hold {
 impl Terms {
     /// The lease to acquire with.
     pub(crate) fn first_lease(&self) -> Duration {
-        self.max_hold.map_or(self.lease, |max_hold| max_hold.min(self.lease))
+        self.max_hold
+            .map_or(self.lease, |max_hold| max_hold.min(self.lease))
     }
 
     /// Whether the keeper has anything to do.
@@ -377,9 +419,13 @@ impl Terms {
     /// Why a hold that began at `since` and ran out at `deadline` did: because nothing renewed it, or because nothing may.
     fn ran_out(&self, since: Now, deadline: Deadline) -> LostReason {
         // The last lease ends with the longest hold, but is not trusted to its end and counted in whole milliseconds.
-        let ends =
-            |max_hold: Duration| since.monotonic + max_hold - (max_hold / 50 + Duration::from_millis(5)).min(max_hold);
-        if self.max_hold.is_some_and(|max_hold| ends(max_hold) <= deadline.monotonic()) {
+        let ends = |max_hold: Duration| {
+            since.monotonic + max_hold - (max_hold / 50 + Duration::from_millis(5)).min(max_hold)
+        };
+        if self
+            .max_hold
+            .is_some_and(|max_hold| ends(max_hold) <= deadline.monotonic())
+        {
             LostReason::MaxHold
         } else {
             LostReason::Expired

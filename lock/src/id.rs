@@ -14,7 +14,10 @@ impl ClientId {
         let uuid = Uuid::new_v4();
         let mut text = [0; 36];
         uuid.hyphenated().encode_lower(&mut text);
-        Self { text, seed: uuid.as_u64_pair().1 }
+        Self {
+            text,
+            seed: uuid.as_u64_pair().1,
+        }
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -46,7 +49,11 @@ impl HoldId {
         let decimal = Decimal::new(number);
         let digits = decimal.as_bytes();
         text[37..37 + digits.len()].copy_from_slice(digits);
-        Self { text, len: 37 + digits.len() as u8, number }
+        Self {
+            text,
+            len: 37 + digits.len() as u8,
+            number,
+        }
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -76,7 +83,10 @@ impl Decimal {
             text[start] = b'0' + (n % 10) as u8;
             n /= 10;
             if n == 0 {
-                return Self { text, start: start as u8 };
+                return Self {
+                    text,
+                    start: start as u8,
+                };
             }
         }
     }
@@ -102,7 +112,10 @@ mod tests {
         let client = ClientId::random();
         for n in [0, 7, u64::MAX] {
             let hold = HoldId::new(&client, n);
-            assert_eq!(hold.as_bytes(), format!("{}:{n}", client.as_str()).as_bytes());
+            assert_eq!(
+                hold.as_bytes(),
+                format!("{}:{n}", client.as_str()).as_bytes()
+            );
             assert_eq!(hold.number(), n);
         }
         assert_eq!(client.as_str().len(), 36);

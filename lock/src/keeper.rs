@@ -102,7 +102,10 @@ impl Batch {
     /// Each of them in a batch of its own.
     fn apart(self) -> impl Iterator<Item = Self> {
         let sent = self.sent;
-        self.renewals.into_iter().map(move |one| Self { renewals: vec![one], sent })
+        self.renewals.into_iter().map(move |one| Self {
+            renewals: vec![one],
+            sent,
+        })
     }
 }
 
@@ -115,7 +118,12 @@ impl Keeper {
             endpoint.command_timeout = endpoint.command_timeout.min(patience);
             endpoint.connect_timeout = endpoint.connect_timeout.min(patience);
         }
-        let state = State { schedule: Schedule::new(), jobs: Vec::new(), wakes_at: None, closing: false };
+        let state = State {
+            schedule: Schedule::new(),
+            jobs: Vec::new(),
+            wakes_at: None,
+            closing: false,
+        };
         let shared = Shared {
             state: Mutex::new(state),
             running: AtomicBool::new(false),
@@ -124,7 +132,10 @@ impl Keeper {
             unfinished: AtomicUsize::new(0),
             quiet: Notify::new(),
         };
-        Self { shared: Arc::new(shared), target }
+        Self {
+            shared: Arc::new(shared),
+            target,
+        }
     }
 
     /// Starts the thread if it does not run.
@@ -136,8 +147,13 @@ impl Keeper {
         if self.shared.running.load(Ordering::Acquire) {
             return Ok(());
         }
-        let failed = |error: std::io::Error| Error::new(ErrorKind::Thread, error.to_string()).caused_by(error);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let failed = |error: std::io::Error| {
+            Error::new(ErrorKind::Thread, error.to_string()).caused_by(error)
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let (shared, target) = (Arc::clone(&self.shared), self.target.clone());
         std::thread::Builder::new()
             .name("leasehold-keeper".into())
@@ -153,7 +169,14 @@ impl Keeper {
         let due = schedule::renewal(sent, lease, self.shared.jitter.below(201));
         let wake = {
             let mut state = lock(&self.shared.state);
-            let slot = state.schedule.insert(due, Renewal { hold: Arc::clone(hold), failures: 0, doubtful: false });
+            let slot = state.schedule.insert(
+                due,
+                Renewal {
+                    hold: Arc::clone(hold),
+                    failures: 0,
+                    doubtful: false,
+                },
+            );
             if hold.scheduled(slot) {
                 let early = state.wakes_at.is_none_or(|at| due.at < at);
                 if early {
@@ -227,25 +250,43 @@ impl Shared {
         let (mut asked, mut over) = (Vec::new(), Vec::new());
         let mut state = lock(&self.state);
         while asked.len() < BATCH {
-            let Some(slot) = state.schedule.due(*cursor, now.monotonic) else { break };
+            let Some(slot) = state.schedule.due(*cursor, now.monotonic) else {
+                break;
+            };
             *cursor = slot + 1;
-            let Some((due, renewal)) = state.schedule.get_mut(slot) else { break };
+            let Some((due, renewal)) = state.schedule.get_mut(slot) else {
+                break;
+            };
             let deadline = renewal.hold.deadline();
             // Whatever comes of it, look again when the hold runs out.
             *due = Due::sharp(deadline.monotonic());
             if deadline.is_over(now) {
                 over.push(Arc::clone(&renewal.hold));
             } else if client.is_none() {
-                *due = Due::sharp(deadline.monotonic().min(now.monotonic + link::CONNECT_CHECK));
+                *due = Due::sharp(
+                    deadline
+                        .monotonic()
+                        .min(now.monotonic + link::CONNECT_CHECK),
+                );
             } else if let Some(lease) = renewal.hold.next_lease(now) {
-                asked.push(Asked { hold: Arc::clone(&renewal.hold), lease, doubtful: renewal.doubtful });
+                asked.push(Asked {
+                    hold: Arc::clone(&renewal.hold),
+                    lease,
+                    doubtful: renewal.doubtful,
+                });
             }
         }
         let batches = client.map_or_else(Vec::new, |client| {
             // All of them in one go: they leave in one write for each node, and no node waits for another.
             let submit = |renewals: Vec<Asked>| {
                 let submitted = with_call(&renewals, |call| client.submit(call));
-                (Batch { renewals, sent: now }, submitted)
+                (
+                    Batch {
+                        renewals,
+                        sent: now,
+                    },
+                    submitted,
+                )
             };
             by_group(client, asked).into_iter().map(submit).collect()
         });
@@ -266,19 +307,32 @@ impl Shared {
     fn reschedule(&self, hold: &Arc<Hold>, due: impl FnOnce(u32) -> Due, failed: bool) {
         let mut state = lock(&self.state);
         let Some(slot) = hold.slot() else { return };
-        let Some((at, renewal)) = state.schedule.get_mut(slot) else { return };
+        let Some((at, renewal)) = state.schedule.get_mut(slot) else {
+            return;
+        };
         // The end of the hold stays due in any case.
         let next = due(renewal.failures);
         let end = hold.deadline().monotonic();
-        *at = Due { at: next.at.min(end), from: next.from.min(end) };
-        renewal.failures = if failed { renewal.failures.saturating_add(1) } else { 0 };
+        *at = Due {
+            at: next.at.min(end),
+            from: next.from.min(end),
+        };
+        renewal.failures = if failed {
+            renewal.failures.saturating_add(1)
+        } else {
+            0
+        };
         renewal.doubtful &= failed;
     }
 
     /// Acts on the answer to a batch.
     fn settle(&self, batch: Batch, answer: Result<resp::Value, resp::Error>) {
         let renewals = &batch.renewals;
-        let held = answer.as_ref().ok().and_then(resp::Value::as_array).filter(|held| held.len() == renewals.len());
+        let held = answer
+            .as_ref()
+            .ok()
+            .and_then(resp::Value::as_array)
+            .filter(|held| held.len() == renewals.len());
         let Some(held) = held else {
             // The client knows better now: which script to send along, or where. But two nodes that point at each other
             // must not keep us busy.
@@ -293,14 +347,30 @@ impl Shared {
             }
             return;
         };
-        for (Asked { hold, lease, doubtful }, held) in renewals.iter().zip(held) {
+        for (
+            Asked {
+                hold,
+                lease,
+                doubtful,
+            },
+            held,
+        ) in renewals.iter().zip(held)
+        {
             match held.as_int() {
                 Some(0) => {
-                    hold.lose(if *doubtful { LostReason::NodeGone } else { LostReason::Stolen });
+                    hold.lose(if *doubtful {
+                        LostReason::NodeGone
+                    } else {
+                        LostReason::Stolen
+                    });
                 }
                 Some(1) if hold.renewed(batch.sent, *lease) => {
                     let jitter = self.jitter.below(201);
-                    self.reschedule(hold, |_| schedule::renewal(batch.sent.monotonic, hold.terms.lease, jitter), false);
+                    self.reschedule(
+                        hold,
+                        |_| schedule::renewal(batch.sent.monotonic, hold.terms.lease, jitter),
+                        false,
+                    );
                 }
                 // It ran out or was released before the answer came, or the answer makes no sense.
                 _ => {}
@@ -336,7 +406,10 @@ impl Shared {
     /// Whether something must be renewed or ended now. Only then is what is nearly due taken along: else every answer,
     /// which wakes the thread, would be followed by a batch of the one or two that came due meanwhile.
     fn is_time(&self, now: Instant) -> bool {
-        lock(&self.state).schedule.next_at().is_some_and(|at| at <= now)
+        lock(&self.state)
+            .schedule
+            .next_at()
+            .is_some_and(|at| at <= now)
     }
 
     fn has_work(&self) -> bool {
@@ -347,10 +420,20 @@ impl Shared {
 
 impl Job {
     /// A release of a hold that, with this lease, may still be on the server.
-    pub(crate) fn new(name: Arc<Name>, id: HoldId, lease: Duration, unfinished: Unfinished) -> Self {
+    pub(crate) fn new(
+        name: Arc<Name>,
+        id: HoldId,
+        lease: Duration,
+        unfinished: Unfinished,
+    ) -> Self {
         // The last request that could set the lease was sent before now, but may run a little later.
         let until = Instant::now() + lease + Duration::from_secs(1);
-        Self { name, id, until, _unfinished: unfinished }
+        Self {
+            name,
+            id,
+            until,
+            _unfinished: unfinished,
+        }
     }
 
     /// Whether a release that failed like this may succeed later, or elsewhere: what is submitted follows no redirect.
@@ -375,7 +458,13 @@ fn by_group(client: &Client, mut asked: Vec<Asked>) -> Vec<Vec<Asked>> {
     let mut groups: Vec<Vec<Asked>> = Vec::new();
     for one in asked {
         match groups.last_mut() {
-            Some(last) if last.first().is_some_and(|first| group(first) == group(&one)) => last.push(one),
+            Some(last)
+                if last
+                    .first()
+                    .is_some_and(|first| group(first) == group(&one)) =>
+            {
+                last.push(one)
+            }
             _ => groups.push(vec![one]),
         }
     }
@@ -383,18 +472,31 @@ fn by_group(client: &Client, mut asked: Vec<Asked>) -> Vec<Vec<Asked>> {
 }
 
 fn is_redirect(error: &resp::Error) -> bool {
-    error.as_server().is_some_and(resp::ServerError::is_redirect)
+    error
+        .as_server()
+        .is_some_and(resp::ServerError::is_redirect)
 }
 
 fn is_noscript(error: &resp::Error) -> bool {
-    error.as_server().is_some_and(|error| matches!(error.kind(), ServerErrorKind::NoScript))
+    error
+        .as_server()
+        .is_some_and(|error| matches!(error.kind(), ServerErrorKind::NoScript))
 }
 
 /// The call that renews them, which borrows what is made for it here.
 fn with_call<R>(renewals: &[Asked], submit: impl FnOnce(&ScriptCall<'_>) -> R) -> R {
-    let leases: Vec<Decimal> = renewals.iter().map(|asked| Decimal::new(millis(asked.lease))).collect();
-    let keys: Vec<&[u8]> = renewals.iter().map(|asked| asked.hold.name.key().as_bytes()).collect();
+    let leases: Vec<Decimal> = renewals
+        .iter()
+        .map(|asked| Decimal::new(millis(asked.lease)))
+        .collect();
+    let keys: Vec<&[u8]> = renewals
+        .iter()
+        .map(|asked| asked.hold.name.key().as_bytes())
+        .collect();
     let ids = renewals.iter().map(|asked| asked.hold.id.as_bytes());
-    let args: Vec<&[u8]> = ids.zip(&leases).flat_map(|(id, lease)| [id, lease.as_bytes()]).collect();
+    let args: Vec<&[u8]> = ids
+        .zip(&leases)
+        .flat_map(|(id, lease)| [id, lease.as_bytes()])
+        .collect();
     submit(&RENEW.call(&keys, &args))
 }

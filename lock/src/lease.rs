@@ -29,7 +29,10 @@ pub(crate) struct Now {
 
 impl Now {
     pub(crate) fn read() -> Self {
-        Self { monotonic: Instant::now(), wall: SystemTime::now() }
+        Self {
+            monotonic: Instant::now(),
+            wall: SystemTime::now(),
+        }
     }
 }
 
@@ -50,7 +53,10 @@ impl Deadline {
     /// The later of the two, clock by clock: a confirmed renewal never moves the end back.
     #[must_use]
     pub(crate) fn extended(self, other: Self) -> Self {
-        Self { monotonic: self.monotonic.max(other.monotonic), wall: self.wall.max(other.wall) }
+        Self {
+            monotonic: self.monotonic.max(other.monotonic),
+            wall: self.wall.max(other.wall),
+        }
     }
 
     /// What is left of it; zero when it is over.
@@ -93,11 +99,17 @@ mod tests {
     use super::*;
 
     fn now() -> Now {
-        Now { monotonic: Instant::now() + Duration::from_secs(1000), wall: SystemTime::now() }
+        Now {
+            monotonic: Instant::now() + Duration::from_secs(1000),
+            wall: SystemTime::now(),
+        }
     }
 
     fn later(now: Now, by: Duration) -> Now {
-        Now { monotonic: now.monotonic + by, wall: now.wall + by }
+        Now {
+            monotonic: now.monotonic + by,
+            wall: now.wall + by,
+        }
     }
 
     const fn ms(n: u64) -> Duration {
@@ -117,14 +129,20 @@ mod tests {
     #[test]
     fn the_shortest_lease_leaves_something() {
         let sent = now();
-        assert_eq!(Deadline::new(sent, MIN_LEASE).left(sent), Duration::from_micros(7_900));
+        assert_eq!(
+            Deadline::new(sent, MIN_LEASE).left(sent),
+            Duration::from_micros(7_900)
+        );
     }
 
     #[test]
     fn suspended_machine_the_wall_clock_ends_the_trust() {
         let sent = now();
         let deadline = Deadline::new(sent, ms(1000));
-        let woken = Now { monotonic: sent.monotonic + ms(1), wall: sent.wall + ms(2000) };
+        let woken = Now {
+            monotonic: sent.monotonic + ms(1),
+            wall: sent.wall + ms(2000),
+        };
         assert!(deadline.is_over(woken));
     }
 
@@ -132,7 +150,10 @@ mod tests {
     fn wall_clock_set_back_the_monotonic_clock_ends_the_trust() {
         let sent = now();
         let deadline = Deadline::new(sent, ms(1000));
-        let stepped = Now { monotonic: sent.monotonic + ms(988), wall: sent.wall - ms(3_600_000) };
+        let stepped = Now {
+            monotonic: sent.monotonic + ms(988),
+            wall: sent.wall - ms(3_600_000),
+        };
         assert!(deadline.is_over(stepped));
     }
 
@@ -148,7 +169,8 @@ mod tests {
     #[test]
     fn a_renewal_counts_from_its_own_sending() {
         let sent = now();
-        let renewed = Deadline::new(sent, ms(1000)).extended(Deadline::new(later(sent, ms(300)), ms(1000)));
+        let renewed =
+            Deadline::new(sent, ms(1000)).extended(Deadline::new(later(sent, ms(300)), ms(1000)));
         assert_eq!(renewed.left(sent), ms(1288));
     }
 
@@ -157,7 +179,12 @@ mod tests {
         for good in [MIN_LEASE, ms(30_000), MAX_LEASE] {
             assert!(is_good_lease(good), "{good:?}");
         }
-        for bad in [Duration::ZERO, Duration::from_micros(9_999), MAX_LEASE + ms(1), Duration::MAX] {
+        for bad in [
+            Duration::ZERO,
+            Duration::from_micros(9_999),
+            MAX_LEASE + ms(1),
+            Duration::MAX,
+        ] {
             assert!(!is_good_lease(bad), "{bad:?}");
         }
     }
@@ -165,6 +192,9 @@ mod tests {
     #[test]
     fn the_token_counter_outlives_ten_leases_and_ten_minutes() {
         assert_eq!(token_ttl(ms(10)), Duration::from_secs(600));
-        assert_eq!(token_ttl(Duration::from_secs(120)), Duration::from_secs(1200));
+        assert_eq!(
+            token_ttl(Duration::from_secs(120)),
+            Duration::from_secs(1200)
+        );
     }
 }

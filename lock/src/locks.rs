@@ -145,7 +145,9 @@ impl Locks {
             next: AtomicU64::new(1),
             closed: AtomicBool::new(false),
         };
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// The lock called `name`. Asks nobody; a name that cannot be used is refused when it is locked.
@@ -189,7 +191,8 @@ impl Locks {
                 hold.release_detached();
             }
         }
-        let quiet = tokio::time::timeout(inner.config.command_timeout * 2, inner.keeper.quiet()).await;
+        let quiet =
+            tokio::time::timeout(inner.config.command_timeout * 2, inner.keeper.quiet()).await;
         inner.client.close();
         inner.keeper.close();
         quiet.map_err(|_| Error::new(ErrorKind::Unavailable, "not every release was answered"))
@@ -271,32 +274,55 @@ impl LocksBuilder {
     /// Cancel safe: dropping the future closes the connection.
     pub async fn connect(self) -> Result<Locks, Error> {
         let (target, config) = self.settled()?;
-        let client = Client::connect(target.clone()).await.map_err(Error::from_read)?;
+        let client = Client::connect(target.clone())
+            .await
+            .map_err(Error::from_read)?;
         Ok(Locks::over(client, target, config))
     }
 
     /// What to connect to and how to lock there, if all of it can be used.
     fn settled(self) -> Result<(Target, Config), Error> {
-        let Self { url, mut config, connect_timeout, command_timeout, .. } = self;
-        if config.namespace.as_deref().is_some_and(|namespace| !is_good_namespace(namespace)) {
-            return Err(Error::new(ErrorKind::BadName, "a namespace is not empty, has no braces and at most 2 KiB"));
+        let Self {
+            url,
+            mut config,
+            connect_timeout,
+            command_timeout,
+            ..
+        } = self;
+        if config
+            .namespace
+            .as_deref()
+            .is_some_and(|namespace| !is_good_namespace(namespace))
+        {
+            return Err(Error::new(
+                ErrorKind::BadName,
+                "a namespace is not empty, has no braces and at most 2 KiB",
+            ));
         }
         if !is_good_lease(config.lease) {
             return Err(Error::bad_lease("the lease"));
         }
-        if config.restart_guard.is_some_and(|longest| !is_good_lease(longest)) {
+        if config
+            .restart_guard
+            .is_some_and(|longest| !is_good_lease(longest))
+        {
             return Err(Error::bad_lease("the longest lease of the restart guard"));
         }
         let mut target = Target::parse(&url).map_err(Error::from_client)?;
         for endpoint in target.endpoints_mut() {
-            endpoint.connect_timeout = timeout("connect", connect_timeout, endpoint.connect_timeout)?;
-            endpoint.command_timeout = timeout("command", command_timeout, endpoint.command_timeout)?;
+            endpoint.connect_timeout =
+                timeout("connect", connect_timeout, endpoint.connect_timeout)?;
+            endpoint.command_timeout =
+                timeout("command", command_timeout, endpoint.command_timeout)?;
             config.command_timeout = endpoint.command_timeout;
             #[cfg(feature = "tls")]
             endpoint.tls_config.clone_from(&self.tls);
         }
         if config.restart_guard.is_some() {
-            target.servers_mut().into_iter().for_each(|server| server.ask_uptime = true);
+            target
+                .servers_mut()
+                .into_iter()
+                .for_each(|server| server.ask_uptime = true);
         }
         Ok((target, config))
     }
@@ -305,7 +331,9 @@ impl LocksBuilder {
 /// Shows no URL: it may have a password.
 impl fmt::Debug for LocksBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocksBuilder").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("LocksBuilder")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -356,5 +384,8 @@ fn timeout(what: &str, asked: Option<Duration>, default: Duration) -> Result<Dur
     if bounds.contains(&timeout) {
         return Ok(timeout);
     }
-    Err(Error::new(ErrorKind::Config, format!("the {what} timeout must be 1 ms to 1 hour")))
+    Err(Error::new(
+        ErrorKind::Config,
+        format!("the {what} timeout must be 1 ms to 1 hour"),
+    ))
 }

@@ -41,7 +41,11 @@ pub struct Holder {
 impl Mutex {
     pub(crate) fn new(inner: &Arc<Inner>, name: &str, owner: Option<&Arc<OwnerInner>>) -> Self {
         let name = Name::new(inner.config.namespace.as_deref(), name);
-        Self { inner: Arc::clone(inner), name: Arc::new(name), owner: owner.cloned() }
+        Self {
+            inner: Arc::clone(inner),
+            name: Arc::new(name),
+            owner: owner.cloned(),
+        }
     }
 
     /// The key on the server: the namespace and the name.
@@ -56,7 +60,9 @@ impl Mutex {
     ///
     /// Of the returned [`Lock`], when it is awaited.
     pub fn lock(&self) -> Lock {
-        Lock { request: self.request(Patience::Endless) }
+        Lock {
+            request: self.request(Patience::Endless),
+        }
     }
 
     /// Takes the lock if it is free, in one round trip.
@@ -68,7 +74,9 @@ impl Mutex {
     ///
     /// Of the returned [`TryLock`], when it is awaited.
     pub fn try_lock(&self) -> TryLock {
-        TryLock { request: self.request(Patience::None) }
+        TryLock {
+            request: self.request(Patience::None),
+        }
     }
 
     /// Takes the lock, waiting for at most `time`; `None` when that is over.
@@ -80,7 +88,9 @@ impl Mutex {
     ///
     /// Of the returned [`TryLock`], when it is awaited.
     pub fn try_lock_for(&self, time: Duration) -> TryLock {
-        TryLock { request: self.request(Patience::For(time)) }
+        TryLock {
+            request: self.request(Patience::For(time)),
+        }
     }
 
     /// Who holds the lock now.
@@ -105,7 +115,10 @@ impl Mutex {
             Some(Holder { id, count })
         });
         if holder.is_none() && !pairs.is_empty() {
-            return Err(self.error(Error::new(ErrorKind::WrongType, "a hash without a holder and a count")));
+            return Err(self.error(Error::new(
+                ErrorKind::WrongType,
+                "a hash without a holder and a count",
+            )));
         }
         Ok(holder)
     }
@@ -142,9 +155,16 @@ impl Mutex {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.check_name()?;
         let keys = [self.key().as_bytes()];
-        let args = [self.name.channel().as_bytes(), self.inner.client.publish_command().as_bytes()];
+        let args = [
+            self.name.channel().as_bytes(),
+            self.inner.client.publish_command().as_bytes(),
+        ];
         let deadline = Instant::now() + self.inner.config.command_timeout;
-        let evaluated = self.inner.client.eval(&FORCE_UNLOCK.call(&keys, &args), deadline).await;
+        let evaluated = self
+            .inner
+            .client
+            .eval(&FORCE_UNLOCK.call(&keys, &args), deadline)
+            .await;
         let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
         match evaluated.value.as_int() {
             Some(1) => Ok(true),
@@ -182,7 +202,9 @@ impl Mutex {
         if self.inner.is_closed() {
             return Err(self.error(Error::closed()));
         }
-        self.name.bad().map_or(Ok(()), |bad| Err(self.error(Error::bad_name(bad))))
+        self.name
+            .bad()
+            .map_or(Ok(()), |bad| Err(self.error(Error::bad_name(bad))))
     }
 
     fn error(&self, error: Error) -> Error {
@@ -192,7 +214,9 @@ impl Mutex {
 
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex").field("key", &self.key()).finish_non_exhaustive()
+        f.debug_struct("Mutex")
+            .field("key", &self.key())
+            .finish_non_exhaustive()
     }
 }
 
@@ -206,7 +230,9 @@ impl Holder {
     /// The client: [`Locks::client_id`](crate::Locks::client_id) of ours, or a Redisson instance.
     #[must_use]
     pub fn client(&self) -> &str {
-        self.id.split_once(':').map_or(self.id.as_str(), |(client, _)| client)
+        self.id
+            .split_once(':')
+            .map_or(self.id.as_str(), |(client, _)| client)
     }
 
     /// How often it holds the lock: always 1 with us, more where Redisson nests.

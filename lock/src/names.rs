@@ -43,14 +43,22 @@ impl Name {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
             Some(BadName::TooLong)
-        } else if tag(key.as_bytes()) != tag(channel.as_bytes()) || tag(key.as_bytes()) != tag(token.as_bytes()) {
+        } else if tag(key.as_bytes()) != tag(channel.as_bytes())
+            || tag(key.as_bytes()) != tag(token.as_bytes())
+        {
             Some(BadName::Braces)
         } else {
             None
         };
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
-        Self { key, channel, token, bad, hash: hasher.finish() }
+        Self {
+            key,
+            channel,
+            token,
+            bad,
+            hash: hasher.finish(),
+        }
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -114,7 +122,12 @@ pub(crate) fn is_good_namespace(namespace: &str) -> bool {
 
 /// Redisson's rule for derived keys. The test is for the character, not for a valid tag.
 fn prefixed(prefix: &str, key: &str) -> Box<str> {
-    if key.contains('{') { format!("{prefix}:{key}") } else { format!("{prefix}:{{{key}}}") }.into()
+    if key.contains('{') {
+        format!("{prefix}:{key}")
+    } else {
+        format!("{prefix}:{{{key}}}")
+    }
+    .into()
 }
 
 #[cfg(test)]
@@ -154,8 +167,14 @@ mod tests {
         assert_eq!(Name::new(None, "").bad(), Some(BadName::Empty));
         assert_eq!(Name::new(Some("shop"), "").bad(), Some(BadName::Empty));
         assert_eq!(Name::new(None, &"x".repeat(MAX_KEY)).bad(), None);
-        assert_eq!(Name::new(None, &"x".repeat(MAX_KEY + 1)).bad(), Some(BadName::TooLong));
-        assert_eq!(Name::new(Some("n"), &"x".repeat(MAX_KEY - 1)).bad(), Some(BadName::TooLong));
+        assert_eq!(
+            Name::new(None, &"x".repeat(MAX_KEY + 1)).bad(),
+            Some(BadName::TooLong)
+        );
+        assert_eq!(
+            Name::new(Some("n"), &"x".repeat(MAX_KEY - 1)).bad(),
+            Some(BadName::TooLong)
+        );
     }
 
     #[test]

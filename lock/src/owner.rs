@@ -37,8 +37,14 @@ pub(crate) struct OwnerInner {
 
 impl Owner {
     pub(crate) fn new(inner: &Arc<Inner>, number: u64) -> Self {
-        let owner = OwnerInner { number, holds: StdMutex::new(HashMap::new()) };
-        Self { inner: Arc::clone(inner), owner: Arc::new(owner) }
+        let owner = OwnerInner {
+            number,
+            holds: StdMutex::new(HashMap::new()),
+        };
+        Self {
+            inner: Arc::clone(inner),
+            owner: Arc::new(owner),
+        }
     }
 
     /// The lock called `name`, of this owner.
@@ -50,7 +56,9 @@ impl Owner {
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owner").field("number", &self.owner.number).finish_non_exhaustive()
+        f.debug_struct("Owner")
+            .field("number", &self.owner.number)
+            .finish_non_exhaustive()
     }
 }
 
@@ -73,7 +81,10 @@ impl OwnerInner {
     /// The last guard of `hold` is gone.
     pub(crate) fn forget(&self, name: &Arc<Name>, hold: &Hold) {
         let mut holds = lock(&self.holds);
-        if holds.get(name).is_some_and(|known| std::ptr::eq(known.as_ptr(), hold)) {
+        if holds
+            .get(name)
+            .is_some_and(|known| std::ptr::eq(known.as_ptr(), hold))
+        {
             holds.remove(name);
         }
     }

@@ -65,9 +65,18 @@ pub(crate) enum Turn {
 
 impl Place {
     /// Gets in line, behind whoever is there.
-    pub(crate) fn enter(inner: &Arc<Inner>, name: &Arc<Name>, owner: Option<u64>) -> Result<Self, Closed> {
+    pub(crate) fn enter(
+        inner: &Arc<Inner>,
+        name: &Arc<Name>,
+        owner: Option<u64>,
+    ) -> Result<Self, Closed> {
         let ticket = lock(&inner.waiters.0).enter(name, owner)?;
-        Ok(Self { inner: Arc::clone(inner), name: Arc::clone(name), ticket: Some(ticket), ears: None })
+        Ok(Self {
+            inner: Arc::clone(inner),
+            name: Arc::clone(name),
+            ticket: Some(ticket),
+            ears: None,
+        })
     }
 
     /// Gets in line if that means to be first.
@@ -105,7 +114,9 @@ impl Place {
                 if until.is_some_and(|until| until <= Instant::now()) {
                     return Poll::Ready(Ok(Turn::TimeUp));
                 }
-                let Some(at) = earlier(look_again, until) else { return Poll::Pending };
+                let Some(at) = earlier(look_again, until) else {
+                    return Poll::Pending;
+                };
                 if poll_alarm(alarm.as_mut(), at, cx).is_pending() {
                     return Poll::Pending;
                 }
@@ -118,13 +129,24 @@ impl Place {
     ///
     /// A release elsewhere ends the wait, and so does a fresh subscription: what was published before it was not heard. When
     /// the holder dies nothing is published, so the wait ends with its lease, too.
-    pub(crate) async fn hear(&mut self, ttl: Duration, until: Option<Instant>) -> Result<bool, Error> {
-        let Self { inner, name, ticket, ears } = self;
+    pub(crate) async fn hear(
+        &mut self,
+        ttl: Duration,
+        until: Option<Instant>,
+    ) -> Result<bool, Error> {
+        let Self {
+            inner,
+            name,
+            ticket,
+            ears,
+        } = self;
         let ears = match ears {
             Some(ears) => ears,
             none => {
                 let known = lock(&inner.waiters.0).take_ears(name);
-                none.insert(known.unwrap_or_else(|| inner.client.subscribe(name.channel().as_bytes())))
+                none.insert(
+                    known.unwrap_or_else(|| inner.client.subscribe(name.channel().as_bytes())),
+                )
             }
         };
         let mut heard = pin!(ears.next());
@@ -153,7 +175,9 @@ impl Place {
 
     /// The lock is ours: the place becomes a hold, and the next one here the head.
     pub(crate) fn grant(&mut self, hold: &Arc<Hold>) -> Result<(), Closed> {
-        let Some(ticket) = self.ticket else { return Err(Closed) };
+        let Some(ticket) = self.ticket else {
+            return Err(Closed);
+        };
         let held = Held {
             number: hold.id.number(),
             owner: hold.owner.as_ref().map(|owner| owner.number()),
@@ -181,7 +205,9 @@ impl Drop for Place {
 }
 
 fn look(inner: &Inner, name: &Arc<Name>, ticket: Option<u64>, waker: &Waker) -> Look<Arc<Hold>> {
-    ticket.map_or(Look::Closed, |ticket| lock(&inner.waiters.0).look(name, ticket, waker))
+    ticket.map_or(Look::Closed, |ticket| {
+        lock(&inner.waiters.0).look(name, ticket, waker)
+    })
 }
 
 fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
@@ -194,7 +220,9 @@ fn poll_alarm(mut alarm: Pin<&mut Option<Sleep>>, at: Instant, cx: &mut Context<
     if alarm.is_none() {
         alarm.set(Some(tokio::time::sleep_until(at)));
     }
-    let Some(mut sleep) = alarm.as_pin_mut() else { return Poll::Pending };
+    let Some(mut sleep) = alarm.as_pin_mut() else {
+        return Poll::Pending;
+    };
     if sleep.deadline() != at {
         sleep.as_mut().reset(at);
     }

@@ -41,7 +41,10 @@ mod tests {
         let jitter = Jitter::new(0);
         let drawn: Vec<u64> = (0..200).map(|_| jitter.below(10)).collect();
         assert!(drawn.iter().all(|&n| n < 10));
-        assert!((0..10).all(|n| drawn.contains(&n)), "every value comes up: {drawn:?}");
+        assert!(
+            (0..10).all(|n| drawn.contains(&n)),
+            "every value comes up: {drawn:?}"
+        );
         assert_eq!(jitter.below(0), 0);
     }
 }

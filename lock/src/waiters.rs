@@ -76,7 +76,11 @@ pub(crate) struct After<E> {
 
 impl<H: Clone, E> Waiters<H, E> {
     pub(crate) fn new() -> Self {
-        Self { entries: HashMap::new(), next_ticket: 0, closed: false }
+        Self {
+            entries: HashMap::new(),
+            next_ticket: 0,
+            closed: false,
+        }
     }
 
     /// Gets in line; the ticket is good until [`leave`](Self::leave) or [`grant`](Self::grant).
@@ -86,12 +90,21 @@ impl<H: Clone, E> Waiters<H, E> {
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let waiter = Waiter { ticket, owner, waker: None };
+        let waiter = Waiter {
+            ticket,
+            owner,
+            waker: None,
+        };
         match self.entries.get_mut(name) {
             Some(entry) if entry.head.is_none() => entry.head = Some(waiter),
             Some(entry) => entry.rest.push_back(waiter),
             None => {
-                let entry = Entry { held: None, head: Some(waiter), rest: VecDeque::new(), ears: None };
+                let entry = Entry {
+                    held: None,
+                    head: Some(waiter),
+                    rest: VecDeque::new(),
+                    ears: None,
+                };
                 self.entries.insert(Arc::clone(name), entry);
             }
         }
@@ -105,20 +118,28 @@ impl<H: Clone, E> Waiters<H, E> {
         owner: Option<u64>,
         live: impl FnOnce(&H) -> bool,
     ) -> Result<Option<u64>, Closed> {
-        let busy = self
-            .entries
-            .get(name)
-            .is_some_and(|entry| entry.head.is_some() || entry.held.as_ref().is_some_and(|held| live(&held.hold)));
-        if busy && !self.closed { Ok(None) } else { self.enter(name, owner).map(Some) }
+        let busy = self.entries.get(name).is_some_and(|entry| {
+            entry.head.is_some() || entry.held.as_ref().is_some_and(|held| live(&held.hold))
+        });
+        if busy && !self.closed {
+            Ok(None)
+        } else {
+            self.enter(name, owner).map(Some)
+        }
     }
 
     /// What the waiter with this ticket may do now. `waker` is woken when it should look again.
     pub(crate) fn look(&mut self, name: &Arc<Name>, ticket: u64, waker: &Waker) -> Look<H> {
         // A ticket keeps its entry, so there always is one.
-        let Some(entry) = self.entries.get_mut(name).filter(|_| !self.closed) else { return Look::Closed };
+        let Some(entry) = self.entries.get_mut(name).filter(|_| !self.closed) else {
+            return Look::Closed;
+        };
         let (waiter, first) = match &mut entry.head {
             Some(head) if head.ticket == ticket => (head, true),
-            _ => match entry.rest.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
+            _ => match entry
+                .rest
+                .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+            {
                 Ok(at) => (&mut entry.rest[at], false),
                 Err(_) => return Look::Closed,
             },
@@ -151,9 +172,14 @@ impl<H: Clone, E> Waiters<H, E> {
             return Err(Closed);
         }
         let owner = held.owner;
-        let mut after = After { wakers: Vec::new(), ears: None };
+        let mut after = After {
+            wakers: Vec::new(),
+            ears: None,
+        };
         // The ticket keeps the entry.
-        let Some(entry) = self.entries.get_mut(name) else { return Err(Closed) };
+        let Some(entry) = self.entries.get_mut(name) else {
+            return Err(Closed);
+        };
         after.wakers.extend(entry.depart(ticket));
         entry.held = Some(held);
         if ears.is_some() {
@@ -161,14 +187,19 @@ impl<H: Clone, E> Waiters<H, E> {
         }
         if owner.is_some() {
             let nested = entry.rest.iter_mut().filter(|waiter| waiter.owner == owner);
-            after.wakers.extend(nested.filter_map(|waiter| waiter.waker.take()));
+            after
+                .wakers
+                .extend(nested.filter_map(|waiter| waiter.waker.take()));
         }
         Ok(after)
     }
 
     /// Gives up the place, wherever in the line; the next one moves up.
     pub(crate) fn leave(&mut self, name: &Arc<Name>, ticket: u64, ears: Option<E>) -> After<E> {
-        let mut after = After { wakers: Vec::new(), ears: None };
+        let mut after = After {
+            wakers: Vec::new(),
+            ears: None,
+        };
         let Some(entry) = self.entries.get_mut(name) else {
             after.ears = ears;
             return after;
@@ -183,12 +214,20 @@ impl<H: Clone, E> Waiters<H, E> {
 
     /// The hold with this number is over: released or lost. Another one, which came after it, stays.
     pub(crate) fn end(&mut self, name: &Arc<Name>, number: u64) -> After<E> {
-        let mut after = After { wakers: Vec::new(), ears: None };
+        let mut after = After {
+            wakers: Vec::new(),
+            ears: None,
+        };
         if let Some(entry) = self.entries.get_mut(name)
-            && entry.held.as_ref().is_some_and(|held| held.number == number)
+            && entry
+                .held
+                .as_ref()
+                .is_some_and(|held| held.number == number)
         {
             entry.held = None;
-            after.wakers.extend(entry.head.as_mut().and_then(|head| head.waker.take()));
+            after
+                .wakers
+                .extend(entry.head.as_mut().and_then(|head| head.waker.take()));
             after.ears = self.sweep(name);
         }
         after
@@ -196,12 +235,16 @@ impl<H: Clone, E> Waiters<H, E> {
 
     /// What an earlier head left to listen with.
     pub(crate) fn take_ears(&mut self, name: &Arc<Name>) -> Option<E> {
-        self.entries.get_mut(name).and_then(|entry| entry.ears.take())
+        self.entries
+            .get_mut(name)
+            .and_then(|entry| entry.ears.take())
     }
 
     /// Whether this process listens for releases of the name while it holds it.
     pub(crate) fn listens(&self, name: &Arc<Name>) -> bool {
-        self.entries.get(name).is_some_and(|entry| entry.ears.is_some())
+        self.entries
+            .get(name)
+            .is_some_and(|entry| entry.ears.is_some())
     }
 
     /// No more locks: everybody is to be woken, and the holds are the caller's to end.
@@ -209,7 +252,13 @@ impl<H: Clone, E> Waiters<H, E> {
         self.closed = true;
         let (mut wakers, mut holds) = (Vec::new(), Vec::new());
         for entry in self.entries.values_mut() {
-            wakers.extend(entry.head.iter_mut().chain(&mut entry.rest).filter_map(|waiter| waiter.waker.take()));
+            wakers.extend(
+                entry
+                    .head
+                    .iter_mut()
+                    .chain(&mut entry.rest)
+                    .filter_map(|waiter| waiter.waker.take()),
+            );
             holds.extend(entry.held.as_ref().map(|held| held.hold.clone()));
         }
         (wakers, holds)
@@ -232,7 +281,10 @@ impl<H, E> Entry<H, E> {
             self.head = self.rest.pop_front();
             return self.head.as_mut().and_then(|head| head.waker.take());
         }
-        if let Ok(at) = self.rest.binary_search_by_key(&ticket, |waiter| waiter.ticket) {
+        if let Ok(at) = self
+            .rest
+            .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+        {
             self.rest.remove(at);
         }
         None

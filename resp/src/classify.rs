@@ -37,7 +37,11 @@ impl ServerError {
     #[must_use]
     pub fn parse(line: &[u8]) -> Self {
         let text = String::from_utf8_lossy(line);
-        let Line { code, message, in_script } = Line::read(&text);
+        let Line {
+            code,
+            message,
+            in_script,
+        } = Line::read(&text);
         Self {
             kind: ServerErrorKind::of(code, message, in_script),
             code: code.into(),
@@ -113,6 +117,10 @@ impl fmt::Display for ServerError {
         for c in self.message.chars() {
             f.write_char(if c.is_control() { ' ' } else { c })?;
         }
-        if self.in_script { f.write_str(" (in a script)") } else { Ok(()) }
+        if self.in_script {
+            f.write_str(" (in a script)")
+        } else {
+            Ok(())
+        }
     }
 }

@@ -40,7 +40,10 @@ impl Codec {
     /// A codec at the start of a stream.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { decoder: Decoder::new(limits), scratch: Vec::new() }
+        Self {
+            decoder: Decoder::new(limits),
+            scratch: Vec::new(),
+        }
     }
 
     fn write(&mut self, out: &mut BytesMut, write: impl FnOnce(&mut Vec<u8>)) {
@@ -56,7 +59,8 @@ impl codec::Decoder for Decoder {
     type Error = io::Error;
 
     fn decode(&mut self, src: &mut BytesMut) -> io::Result<Option<Frame>> {
-        let frame = Self::decode(self, src).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let frame = Self::decode(self, src)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if frame.is_none() {
             src.reserve(self.wanted());
         }

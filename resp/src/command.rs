@@ -92,8 +92,13 @@ impl Command {
     #[must_use]
     pub fn name(&self) -> &str {
         // It is the first argument, between the first two line ends. A name with a line end in it is cut there.
-        let name = self.body.split(|byte| *byte == b'\r').nth(1).and_then(|rest| rest.strip_prefix(b"\n"));
-        name.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+        let name = self
+            .body
+            .split(|byte| *byte == b'\r')
+            .nth(1)
+            .and_then(|rest| rest.strip_prefix(b"\n"));
+        name.and_then(|name| std::str::from_utf8(name).ok())
+            .unwrap_or_default()
     }
 }
 
@@ -106,7 +111,11 @@ impl Encode for Command {
 
     fn breaks_sharing(&self) -> Option<&str> {
         let name = self.name();
-        let has = |arg: &[u8; 9]| self.body.windows(9).any(|part| part.eq_ignore_ascii_case(arg));
+        let has = |arg: &[u8; 9]| {
+            self.body
+                .windows(9)
+                .any(|part| part.eq_ignore_ascii_case(arg))
+        };
         is_refused(name, || has(b"\r\nREPLY\r\n"), || has(b"\r\nBLOCK\r\n")).then_some(name)
     }
 }
@@ -117,9 +126,14 @@ fn is_refused(name: &str, has_reply: impl Fn() -> bool, has_block: impl Fn() -> 
     match name.as_bytes().first().map_or(0, u8::to_ascii_uppercase) {
         // `CLIENT REPLY OFF` would leave every later caller without an answer.
         b'C' => name.eq_ignore_ascii_case("CLIENT") && has_reply(),
-        b'X' => (name.eq_ignore_ascii_case("XREAD") || name.eq_ignore_ascii_case("XREADGROUP")) && has_block(),
+        b'X' => {
+            (name.eq_ignore_ascii_case("XREAD") || name.eq_ignore_ascii_case("XREADGROUP"))
+                && has_block()
+        }
         b'A' | b'B' | b'D' | b'E' | b'H' | b'M' | b'P' | b'Q' | b'R' | b'S' | b'U' | b'W' => {
-            NOT_SHARED.iter().any(|refused| name.eq_ignore_ascii_case(refused))
+            NOT_SHARED
+                .iter()
+                .any(|refused| name.eq_ignore_ascii_case(refused))
         }
         _ => false,
     }
@@ -188,6 +202,9 @@ impl<E: Encode> Encode for Asking<E> {
 /// The name and how many arguments follow, never the arguments: `AUTH` has a password among them.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Command").field("name", &self.name()).field("args", &(self.args - 1)).finish_non_exhaustive()
+        f.debug_struct("Command")
+            .field("name", &self.name())
+            .field("args", &(self.args - 1))
+            .finish_non_exhaustive()
     }
 }

@@ -242,12 +242,20 @@ impl Connection {
     /// # Cancel safety
     ///
     /// As of [`connect`](Self::connect).
-    pub async fn over(stream: impl AsyncRead + AsyncWrite + Send + 'static, endpoint: Endpoint) -> Result<Self, Error> {
+    pub async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        endpoint: Endpoint,
+    ) -> Result<Self, Error> {
         let node = endpoint.node();
         let shaking = handshake::shake_hands(Socket::owned(stream), &endpoint, &node);
-        let established = tokio::time::timeout(endpoint.connect_timeout, shaking).await.unwrap_or_else(|_| {
-            Err(Error::not_sent(&node, format!("no handshake within {:?}", endpoint.connect_timeout)))
-        })?;
+        let established = tokio::time::timeout(endpoint.connect_timeout, shaking)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::not_sent(
+                    &node,
+                    format!("no handshake within {:?}", endpoint.connect_timeout),
+                ))
+            })?;
         Ok(Self::start_once(endpoint, established))
     }
 
@@ -265,7 +273,9 @@ impl Connection {
     /// While the connection is down, or its queue is full, the reply is an immediate *not sent*.
     pub fn submit<E: Encode + ?Sized>(&self, command: &E) -> Reply {
         if let Some(what) = command.breaks_sharing() {
-            let detail = format!("{what} blocks or changes a connection, so it must not be one that others share");
+            let detail = format!(
+                "{what} blocks or changes a connection, so it must not be one that others share"
+            );
             return Reply::failed(Error::new(ErrorKind::Config, &self.shared().node, detail));
         }
         self.reply(self.shared().submit(command, Shape::Reply, Duration::ZERO))
@@ -273,7 +283,10 @@ impl Connection {
 
     /// [`submit`](Self::submit), with `ASKING` right before the command. Only for an `-ASK` that was just received.
     pub fn submit_asking<E: Encode + ?Sized>(&self, command: &E) -> Reply {
-        self.reply(self.shared().submit(&Asking(command), Shape::AfterAsking(None), Duration::ZERO))
+        self.reply(
+            self.shared()
+                .submit(&Asking(command), Shape::AfterAsking(None), Duration::ZERO),
+        )
     }
 
     /// Queues a command that may take as long as `timeout`, on a connection that nobody else uses.
@@ -289,17 +302,29 @@ impl Connection {
             let detail = "a subscription needs a channel";
             return Reply::failed(Error::new(ErrorKind::Config, &self.shared().node, detail));
         }
-        let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.confirmations() };
+        let shape = Shape::Confirmations {
+            kind: subscribe.kind,
+            channels: subscribe.confirmations(),
+        };
         self.reply(self.shared().submit(subscribe, shape, Duration::ZERO))
     }
 
     /// Submits a (un)subscription whose outcome goes to `done`, on the connection's task and never right here, so that
     /// the caller may hold a lock that `done` needs. `false` if it was refused; `done` is not called then.
-    pub fn subscribe_then(&self, subscribe: &Subscribe, done: impl FnOnce(Outcome) + Send + 'static) -> bool {
-        let shape = Shape::Confirmations { kind: subscribe.kind, channels: subscribe.confirmations() };
+    pub fn subscribe_then(
+        &self,
+        subscribe: &Subscribe,
+        done: impl FnOnce(Outcome) + Send + 'static,
+    ) -> bool {
+        let shape = Shape::Confirmations {
+            kind: subscribe.kind,
+            channels: subscribe.confirmations(),
+        };
         let node = Arc::clone(self.node());
         let done: Callback = Box::new(move |outcome| done(checked(outcome, &node)));
-        self.shared().submit_with(subscribe, shape, Duration::ZERO, Some(done)).is_ok()
+        self.shared()
+            .submit_with(subscribe, shape, Duration::ZERO, Some(done))
+            .is_ok()
     }
 
     fn reply(&self, submitted: Result<SlotId, Refused>) -> Reply {
@@ -321,7 +346,11 @@ impl Connection {
     /// Dropping the future does not take back a command that was submitted.
     pub async fn send<E: Encode + ?Sized>(&self, command: &E) -> Result<Value, Error> {
         let reply = self.submit(command);
-        if reply.is_refused() { self.send_late(command).await } else { reply.await }
+        if reply.is_refused() {
+            self.send_late(command).await
+        } else {
+            reply.await
+        }
     }
 
     /// [`send`](Self::send) for when there is no room right now: what was waited for it counts.
@@ -336,10 +365,14 @@ impl Connection {
                 break reply;
             }
         };
-        tokio::time::timeout_at(deadline.into(), reply).await.unwrap_or_else(|_| {
-            let detail = format!("no reply within {timeout:?}, most of which went by before it could be sent");
-            Err(Error::new(ErrorKind::Timeout, &self.shared().node, detail))
-        })
+        tokio::time::timeout_at(deadline.into(), reply)
+            .await
+            .unwrap_or_else(|_| {
+                let detail = format!(
+                    "no reply within {timeout:?}, most of which went by before it could be sent"
+                );
+                Err(Error::new(ErrorKind::Timeout, &self.shared().node, detail))
+            })
     }
 
     /// Waits until commands can be queued.
@@ -357,10 +390,15 @@ impl Connection {
             changed.as_mut().enable();
             match self.shared().check() {
                 Ok(()) => return Ok(()),
-                Err(refused @ (Refused::Closed | Refused::Ended(_))) => return Err(self.shared().explain(refused)),
+                Err(refused @ (Refused::Closed | Refused::Ended(_))) => {
+                    return Err(self.shared().explain(refused));
+                }
                 Err(refused) => {
                     self.start();
-                    if tokio::time::timeout_at(deadline.into(), changed).await.is_err() {
+                    if tokio::time::timeout_at(deadline.into(), changed)
+                        .await
+                        .is_err()
+                    {
                         return Err(self.shared().explain(refused));
                     }
                 }
@@ -432,7 +470,9 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("pipeline", &self.shared().lock().pipeline).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("pipeline", &self.shared().lock().pipeline)
+            .finish_non_exhaustive()
     }
 }
 
@@ -449,7 +489,12 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn submit<E: Encode + ?Sized>(&self, command: &E, shape: Shape, timeout: Duration) -> Result<SlotId, Refused> {
+    fn submit<E: Encode + ?Sized>(
+        &self,
+        command: &E,
+        shape: Shape,
+        timeout: Duration,
+    ) -> Result<SlotId, Refused> {
         self.submit_with(command, shape, timeout, None)
     }
 
@@ -468,7 +513,10 @@ impl Shared {
             Link::Ended(reason) => return Err(Refused::Ended(reason.clone())),
             Link::Closing | Link::Aborted => return Err(Refused::Closed),
         }
-        let id = state.pipeline.submit_within(command, shape, now, timeout).map_err(|_| Refused::Full)?;
+        let id = state
+            .pipeline
+            .submit_within(command, shape, now, timeout)
+            .map_err(|_| Refused::Full)?;
         if let Some(done) = done {
             // Its outcome cannot be known yet, so nothing comes back.
             let _ = state.pipeline.detach(id, done);
@@ -529,13 +577,21 @@ impl Shared {
 
     fn explain(&self, refused: Refused) -> Error {
         match refused {
-            Refused::Closed => Error::new(ErrorKind::Closed, &self.node, "the connection was closed here"),
+            Refused::Closed => Error::new(
+                ErrorKind::Closed,
+                &self.node,
+                "the connection was closed here",
+            ),
             Refused::Ended(reason) => {
                 let detail = format!("this connection cannot be reopened: {}", reason.detail());
                 Error::new(ErrorKind::Closed, &self.node, detail).with_source(reason)
             }
-            Refused::Down(reason) => Error::not_sent(&self.node, reason.detail()).with_source(reason),
-            Refused::Full => Error::not_sent(&self.node, "too many commands are waiting for replies"),
+            Refused::Down(reason) => {
+                Error::not_sent(&self.node, reason.detail()).with_source(reason)
+            }
+            Refused::Full => {
+                Error::not_sent(&self.node, "too many commands are waiting for replies")
+            }
         }
     }
 
@@ -575,7 +631,11 @@ impl State {
     /// Ends the link for `reason`, for good or until it is reopened: nothing can be queued, everything in flight fails.
     pub(crate) fn bring_down(&mut self, reason: &Error, reopens: bool, wakes: &mut Wakes) {
         if matches!(self.link, Link::Up(_) | Link::Down(_)) {
-            self.link = if reopens { Link::Down(reason.clone()) } else { Link::Ended(reason.clone()) };
+            self.link = if reopens {
+                Link::Down(reason.clone())
+            } else {
+                Link::Ended(reason.clone())
+            };
         }
         self.pipeline.fail_all(reason, wakes);
         self.company = false;

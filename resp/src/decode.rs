@@ -106,7 +106,9 @@ impl Decoder {
                 }
                 Some(b'$') => {
                     if let Some((span, end)) = quick::bulk(buf, 0, &self.limits) {
-                        let bytes = Bytes::copy_from_slice(buf.get(span.start..span.end).unwrap_or_default());
+                        let bytes = Bytes::copy_from_slice(
+                            buf.get(span.start..span.end).unwrap_or_default(),
+                        );
                         buf.advance(end);
                         return Ok(Some(Frame::Reply(Value::Bulk(bytes))));
                     }
@@ -142,7 +144,9 @@ impl Decoder {
                     self.is_between = true;
                     return Ok(Some(self.take_frame(buf)));
                 }
-                Ok(Scanned::Inserted { node, start }) => return Ok(Some(self.take_inserted(node, start, buf))),
+                Ok(Scanned::Inserted { node, start }) => {
+                    return Ok(Some(self.take_inserted(node, start, buf)));
+                }
                 Ok(Scanned::Skipped) => {
                     buf.advance(self.scanner.at);
                     self.scanner.reset();
@@ -178,7 +182,11 @@ impl Decoder {
     /// No frame: what is in the buffer is too little.
     fn wait(&mut self, len: usize) -> Option<Frame> {
         let missing = self.awaited.saturating_sub(len).min(len.max(WANTED));
-        self.wanted = if self.is_between && len == 0 { 0 } else { missing.max(1) };
+        self.wanted = if self.is_between && len == 0 {
+            0
+        } else {
+            missing.max(1)
+        };
         None
     }
 
@@ -223,7 +231,9 @@ impl Decoder {
                     other => Frame::Reply(aggregate_value(*other, elements)),
                 }
             }
-            Some((Node::Chunks(_), chunks)) => Frame::Reply(Value::Bulk(joined(chunks.iter(), &bytes, 0))),
+            Some((Node::Chunks(_), chunks)) => {
+                Frame::Reply(Value::Bulk(joined(chunks.iter(), &bytes, 0)))
+            }
             // Not reached: a frame that is a leaf is not recorded.
             _ => Frame::Reply(Value::Null),
         };
@@ -235,7 +245,12 @@ impl Decoder {
     #[cold]
     fn take_inserted(&mut self, node: usize, start: usize, buf: &BytesMut) -> Frame {
         let bytes = Bytes::copy_from_slice(buf.get(start..self.scanner.at).unwrap_or_default());
-        let elements = match self.scanner.nodes.get(node..).and_then(<[Node]>::split_first) {
+        let elements = match self
+            .scanner
+            .nodes
+            .get(node..)
+            .and_then(<[Node]>::split_first)
+        {
             Some((Node::Open(_, len), nodes)) => self.builder.elements(*len, nodes, &bytes, start),
             _ => Vec::new(),
         };

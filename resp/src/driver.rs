@@ -47,7 +47,10 @@ pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Runs the connection until its last handle is gone; starts on `established` if there is such a thing.
 pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> Drive {
     // Not in the future itself: a runtime that is ending drops it before it was ever polled.
-    let tenure = Tenure { shared, reopens: true };
+    let tenure = Tenure {
+        shared,
+        reopens: true,
+    };
     Box::pin(async move {
         let shared = &tenure.shared;
         let mut next = established;
@@ -80,7 +83,10 @@ pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> Dr
 
 /// Runs a connection whose stream cannot be opened again.
 pub(crate) fn drive_once(shared: Arc<Shared>, established: Established) -> Drive {
-    let tenure = Tenure { shared, reopens: false };
+    let tenure = Tenure {
+        shared,
+        reopens: false,
+    };
     Box::pin(async move {
         let reason = Driver::new(&tenure.shared, established).run().await;
         bring_down(&tenure.shared, &reason, false, true);
@@ -145,7 +151,10 @@ struct Backoff {
 
 impl Backoff {
     fn new(node: &str) -> Self {
-        Self { pause: None, random: RandomState::new().hash_one(node) | 1 }
+        Self {
+            pause: None,
+            random: RandomState::new().hash_one(node) | 1,
+        }
     }
 
     /// How long to wait before the next attempt: between half of the pause and all of it.
@@ -156,7 +165,9 @@ impl Backoff {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        pause.map(|pause| pause / 2 + (pause / 2).mul_f64((self.random >> 11) as f64 / (1_u64 << 53) as f64))
+        pause.map(|pause| {
+            pause / 2 + (pause / 2).mul_f64((self.random >> 11) as f64 / (1_u64 << 53) as f64)
+        })
     }
 
     const fn reset(&mut self) {
@@ -172,7 +183,10 @@ struct Tenure {
 
 impl Drop for Tenure {
     fn drop(&mut self) {
-        let reason = Error::not_sent(&self.shared.node, "the runtime that drove the connection ended");
+        let reason = Error::not_sent(
+            &self.shared.node,
+            "the runtime that drove the connection ended",
+        );
         bring_down(&self.shared, &reason, self.reopens, false);
     }
 }
@@ -204,7 +218,12 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     fn new(shared: &'a Arc<Shared>, established: Established) -> Self {
-        let Established { socket, decoder, received, started: _ } = established;
+        let Established {
+            socket,
+            decoder,
+            received,
+            started: _,
+        } = established;
         let now = Instant::now();
         let due = now + shared.endpoint.command_timeout;
         Self {
@@ -265,10 +284,15 @@ impl<'a> Driver<'a> {
     /// Whether the connection is to end, for any reason but a broken stream.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         if self.poll_timer(cx) == Liveness::Dead {
-            let detail = format!("no answer within {:?}", self.shared.endpoint.command_timeout * 2);
+            let detail = format!(
+                "no answer within {:?}",
+                self.shared.endpoint.command_timeout * 2
+            );
             return Poll::Ready(Error::unknown(&self.shared.node, detail));
         }
-        self.shared.reason_to_end().map_or(Poll::Pending, Poll::Ready)
+        self.shared
+            .reason_to_end()
+            .map_or(Poll::Pending, Poll::Ready)
     }
 
     /// From here on a wake-up is needed again.
@@ -427,15 +451,23 @@ impl<'a> Driver<'a> {
                 }
                 if now - self.last_read >= IDLE_PING && matches!(state.link, Link::Up(_)) {
                     // Its reply is for nobody; only that there is one matters.
-                    if let Ok(id) = state.pipeline.submit(&Command::new("PING"), Shape::Reply, now) {
+                    if let Ok(id) = state
+                        .pipeline
+                        .submit(&Command::new("PING"), Shape::Reply, now)
+                    {
                         state.pipeline.abandon(id);
                         // Writing had its turn before this one.
                         cx.waker().wake_by_ref();
                     }
                 }
             }
-            let next = state.pipeline.next_deadline().unwrap_or(now + self.shared.endpoint.command_timeout);
-            let look = self.silence.look(state.pipeline.waiting_since(), self.last_read, now);
+            let next = state
+                .pipeline
+                .next_deadline()
+                .unwrap_or(now + self.shared.endpoint.command_timeout);
+            let look = self
+                .silence
+                .look(state.pipeline.waiting_since(), self.last_read, now);
             state.watched = look.next.is_some() || self.shared.endpoint.silence.is_none();
             state.silent = look.silent;
             drop(state);
@@ -463,7 +495,10 @@ impl<'a> Driver<'a> {
 
 impl Shared {
     fn is_closing(&self) -> bool {
-        matches!(self.lock().link, Link::Closing | Link::Aborted | Link::Ended(_))
+        matches!(
+            self.lock().link,
+            Link::Closing | Link::Aborted | Link::Ended(_)
+        )
     }
 
     /// Why to end: closed, and nothing is waited for any more; or to be opened anew.
@@ -475,7 +510,11 @@ impl Shared {
             Link::Up(_) | Link::Down(_) => false,
         };
         if finished {
-            return Some(Error::new(ErrorKind::Closed, &self.node, "the connection was closed here"));
+            return Some(Error::new(
+                ErrorKind::Closed,
+                &self.node,
+                "the connection was closed here",
+            ));
         }
         state.reset.take()
     }

@@ -55,7 +55,9 @@ pub fn int(out: &mut Vec<u8>, n: i64) {
 fn header(out: &mut Vec<u8>, marker: u8, n: usize) {
     match u8::try_from(n) {
         Ok(n @ 0..=9) => out.extend_from_slice(&[marker, digit(n), b'\r', b'\n']),
-        Ok(n @ 10..=99) => out.extend_from_slice(&[marker, digit(n / 10), digit(n % 10), b'\r', b'\n']),
+        Ok(n @ 10..=99) => {
+            out.extend_from_slice(&[marker, digit(n / 10), digit(n % 10), b'\r', b'\n'])
+        }
         _ => {
             out.push(marker);
             out.extend_from_slice(Decimal::unsigned(n as u64).as_bytes());

@@ -49,7 +49,13 @@ impl Error {
     /// An error of `kind` at `node`, which may be empty.
     #[must_use]
     pub fn new(kind: ErrorKind, node: &Arc<str>, detail: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, detail: detail.into(), node: Arc::clone(node), server: None, source: None }))
+        Self(Box::new(Inner {
+            kind,
+            detail: detail.into(),
+            node: Arc::clone(node),
+            server: None,
+            source: None,
+        }))
     }
 
     /// The command never left: the caller may send it elsewhere, or again.
@@ -127,7 +133,11 @@ impl Error {
     pub fn may_have_executed(&self) -> bool {
         match self.0.kind {
             ErrorKind::Unknown | ErrorKind::Timeout | ErrorKind::Protocol => true,
-            ErrorKind::Server => self.0.server.as_ref().is_some_and(ServerError::may_have_executed),
+            ErrorKind::Server => self
+                .0
+                .server
+                .as_ref()
+                .is_some_and(ServerError::may_have_executed),
             ErrorKind::NotSent | ErrorKind::Closed | ErrorKind::Config => false,
         }
     }
@@ -149,7 +159,11 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self.0.kind {
             ErrorKind::NotSent | ErrorKind::Unknown | ErrorKind::Timeout => true,
-            ErrorKind::Server => self.0.server.as_ref().is_some_and(ServerError::is_transient),
+            ErrorKind::Server => self
+                .0
+                .server
+                .as_ref()
+                .is_some_and(ServerError::is_transient),
             ErrorKind::Protocol | ErrorKind::Closed | ErrorKind::Config => false,
         }
     }

@@ -170,7 +170,12 @@ impl Pipeline {
     /// # Errors
     ///
     /// [`Full`]: nothing was queued.
-    pub fn submit<E: Encode + ?Sized>(&mut self, command: &E, shape: Shape, now: Instant) -> Result<SlotId, Full> {
+    pub fn submit<E: Encode + ?Sized>(
+        &mut self,
+        command: &E,
+        shape: Shape,
+        now: Instant,
+    ) -> Result<SlotId, Full> {
         self.submit_within(command, shape, now, self.timeout)
     }
 
@@ -186,14 +191,23 @@ impl Pipeline {
         now: Instant,
         timeout: Duration,
     ) -> Result<SlotId, Full> {
-        let share = if shape.is_reply() { 1 } else { SUBSCRIPTIONS_MAY };
+        let share = if shape.is_reply() {
+            1
+        } else {
+            SUBSCRIPTIONS_MAY
+        };
         if self.has_reached(share) {
             return Err(Full);
         }
         let timeout = timeout.clamp(self.timeout, LONGEST_TIMEOUT);
         let before = self.outbox.len();
         command.encode(&mut self.outbox);
-        let slot = Slot { phase: Phase::Waiting(None), shape, start: self.encoded, deadline: now + timeout };
+        let slot = Slot {
+            phase: Phase::Waiting(None),
+            shape,
+            start: self.encoded,
+            deadline: now + timeout,
+        };
         self.encoded += (self.outbox.len() - before) as u64;
         self.unwritten += 1;
         let id = self.place(slot);
@@ -280,7 +294,11 @@ impl Pipeline {
         let bytes = std::mem::replace(&mut self.outbox, spare);
         self.exposed = self.encoded;
         self.unwritten = 0;
-        Writing { bytes, head: std::mem::take(&mut self.head), epoch: self.epoch }
+        Writing {
+            bytes,
+            head: std::mem::take(&mut self.head),
+            epoch: self.epoch,
+        }
     }
 
     /// Gives back what [`begin_write`](Self::begin_write) took; what is unwritten goes before everything queued since.
@@ -291,7 +309,9 @@ impl Pipeline {
             return true;
         }
         self.writing = false;
-        let Writing { mut bytes, head, .. } = writing;
+        let Writing {
+            mut bytes, head, ..
+        } = writing;
         if head == bytes.len() {
             if bytes.capacity() <= KEPT_BUFFER {
                 bytes.clear();
@@ -312,7 +332,11 @@ impl Pipeline {
     /// # Errors
     ///
     /// A reply that nobody asked for: what follows cannot be matched any more.
-    pub fn receive(&mut self, frame: Frame, wakes: &mut Wakes) -> Result<Option<Vec<Value>>, Error> {
+    pub fn receive(
+        &mut self,
+        frame: Frame,
+        wakes: &mut Wakes,
+    ) -> Result<Option<Vec<Value>>, Error> {
         match frame {
             Frame::Reply(mut value) => {
                 let Some(&id) = self.queue.front() else {
@@ -335,15 +359,22 @@ impl Pipeline {
                 self.settle(id, Ok(value), wakes);
                 Ok(None)
             }
-            Frame::Push(push) => Ok(if self.confirms(&push, wakes) { None } else { Some(push) }),
+            Frame::Push(push) => Ok(if self.confirms(&push, wakes) {
+                None
+            } else {
+                Some(push)
+            }),
         }
     }
 
     /// Ends every command: those that left are *unknown*, the others *not sent*, because of `reason`.
     pub fn fail_all(&mut self, reason: &Error, wakes: &mut Wakes) {
         while let Some(id) = self.queue.pop_front() {
-            let kind =
-                if self.slots[id as usize].start < self.exposed { ErrorKind::Unknown } else { ErrorKind::NotSent };
+            let kind = if self.slots[id as usize].start < self.exposed {
+                ErrorKind::Unknown
+            } else {
+                ErrorKind::NotSent
+            };
             let error = Error::new(kind, &self.node, reason.detail()).with_source(reason.clone());
             self.settle(id, Err(error), wakes);
         }
@@ -384,7 +415,8 @@ impl Pipeline {
     /// When the oldest command without a reply was submitted.
     #[must_use]
     pub fn waiting_since(&self) -> Option<Instant> {
-        self.front().and_then(|front| front.deadline.checked_sub(self.timeout))
+        self.front()
+            .and_then(|front| front.deadline.checked_sub(self.timeout))
     }
 
     /// Fails what is due at `now`. Its place stays in the queue, abandoned, since its reply may still come.
@@ -401,10 +433,18 @@ impl Pipeline {
             if !slot.expires() {
                 continue;
             }
-            let ghost = Slot { phase: Phase::Abandoned, shape: slot.shape.clone(), ..*slot };
+            let ghost = Slot {
+                phase: Phase::Abandoned,
+                shape: slot.shape.clone(),
+                ..*slot
+            };
             self.queue[index] = self.place(ghost);
             let detail = format!("no reply within {:?}", self.timeout);
-            self.settle(id, Err(Error::new(ErrorKind::Timeout, &self.node, detail)), wakes);
+            self.settle(
+                id,
+                Err(Error::new(ErrorKind::Timeout, &self.node, detail)),
+                wakes,
+            );
         }
         match self.front() {
             Some(front) if front.deadline + self.timeout <= now => Liveness::Dead,
@@ -459,7 +499,9 @@ impl Pipeline {
         if !matches!(slot.phase, Phase::Ready(_)) {
             return None;
         }
-        let Phase::Ready(outcome) = std::mem::replace(&mut slot.phase, Phase::Vacant) else { return None };
+        let Phase::Ready(outcome) = std::mem::replace(&mut slot.phase, Phase::Vacant) else {
+            return None;
+        };
         self.vacant.push(id);
         Some(outcome)
     }
@@ -469,10 +511,19 @@ impl Pipeline {
     /// Confirmations are pushes *instead of* a reply, in the order of the commands. The same kinds of push also arrive
     /// unasked (`sunsubscribe` when a slot moves), so kind and channel are both compared.
     fn confirms(&mut self, push: &[Value], wakes: &mut Wakes) -> bool {
-        let Some((confirmed, channel)) = push::confirmation(push) else { return false };
-        let Some(&id) = self.queue.front() else { return false };
-        let Shape::Confirmations { kind, channels } = &mut self.slots[id as usize].shape else { return false };
-        let Some(index) = channels.iter().position(|wanted| *kind == confirmed && **wanted == *channel) else {
+        let Some((confirmed, channel)) = push::confirmation(push) else {
+            return false;
+        };
+        let Some(&id) = self.queue.front() else {
+            return false;
+        };
+        let Shape::Confirmations { kind, channels } = &mut self.slots[id as usize].shape else {
+            return false;
+        };
+        let Some(index) = channels
+            .iter()
+            .position(|wanted| *kind == confirmed && **wanted == *channel)
+        else {
             return false;
         };
         channels.swap_remove(index);
@@ -487,7 +538,11 @@ impl Pipeline {
     fn unasked(&self, value: &Value) -> Error {
         match value {
             Value::Error(line) => Error::server(&self.node, line),
-            other => Error::new(ErrorKind::Protocol, &self.node, format!("a reply nobody asked for: {}", other.kind())),
+            other => Error::new(
+                ErrorKind::Protocol,
+                &self.node,
+                format!("a reply nobody asked for: {}", other.kind()),
+            ),
         }
     }
 }
@@ -495,7 +550,9 @@ impl Pipeline {
 /// Where `ASKING` is refused, its command is sent away like any other's: the refusal is the reason, and the last word.
 fn behind_asking(asking: &Value, answer: Value) -> Value {
     match (asking, &answer) {
-        (Value::Error(_), Value::Error(line)) if ServerError::parse(line).is_redirect() => asking.clone(),
+        (Value::Error(_), Value::Error(line)) if ServerError::parse(line).is_redirect() => {
+            asking.clone()
+        }
         _ => answer,
     }
 }

@@ -39,7 +39,11 @@ impl Pool {
     /// # Cancel safety
     ///
     /// Cancel safe: dropping the future closes what was opened.
-    pub async fn connect(endpoint: Endpoint, size: usize, observer: Option<Observer>) -> Result<Self, Error> {
+    pub async fn connect(
+        endpoint: Endpoint,
+        size: usize,
+        observer: Option<Observer>,
+    ) -> Result<Self, Error> {
         let mut shared = Vec::with_capacity(size.max(1));
         shared.push(match observer {
             Some(observer) => Connection::connect_observed(endpoint.clone(), observer).await?,
@@ -48,15 +52,25 @@ impl Pool {
         while shared.len() < size {
             shared.push(Connection::connect(endpoint.clone()).await?);
         }
-        Ok(Self(Arc::new(Inner { shared, turn: AtomicUsize::new(0), idle: Mutex::default() })))
+        Ok(Self(Arc::new(Inner {
+            shared,
+            turn: AtomicUsize::new(0),
+            idle: Mutex::default(),
+        })))
     }
 
     /// The same, but the connections are opened when somebody waits for them.
     #[must_use]
     pub fn lazy(endpoint: &Endpoint, size: usize, observer: Option<Observer>) -> Self {
         let mut observer = observer;
-        let shared = (0..size.max(1)).map(|_| Connection::lazy(endpoint.clone(), observer.take())).collect();
-        Self(Arc::new(Inner { shared, turn: AtomicUsize::new(0), idle: Mutex::default() }))
+        let shared = (0..size.max(1))
+            .map(|_| Connection::lazy(endpoint.clone(), observer.take()))
+            .collect();
+        Self(Arc::new(Inner {
+            shared,
+            turn: AtomicUsize::new(0),
+            idle: Mutex::default(),
+        }))
     }
 
     /// The first shared connection: the one with the observer.
@@ -99,7 +113,9 @@ impl Pool {
     pub async fn exclusive(&self) -> Result<Exclusive, Error> {
         let now = Instant::now();
         let idle = loop {
-            let Some((connection, since)) = self.idle().pop() else { break None };
+            let Some((connection, since)) = self.idle().pop() else {
+                break None;
+            };
             if connection.is_up() && now - since < IDLE_FOR {
                 break Some(connection);
             }
@@ -108,7 +124,12 @@ impl Pool {
             Some(connection) => connection,
             None => Connection::connect_once(self.first().endpoint().clone()).await?,
         };
-        Ok(Exclusive { connection, pool: self.clone(), spoiled: false, state: Kept::Nothing })
+        Ok(Exclusive {
+            connection,
+            pool: self.clone(),
+            spoiled: false,
+            state: Kept::Nothing,
+        })
     }
 
     /// Refuses further commands on the shared connections and lets the idle ones go.
@@ -126,7 +147,9 @@ impl Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("shared", &self.0.shared).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("shared", &self.0.shared)
+            .finish_non_exhaustive()
     }
 }
 
@@ -166,17 +189,31 @@ impl Exclusive {
     /// # Cancel safety
     ///
     /// Dropping the future closes the connection: the command may have run.
-    pub async fn call<E: Encode + ?Sized>(&mut self, command: &E, timeout: Duration) -> Result<Value, Error> {
+    pub async fn call<E: Encode + ?Sized>(
+        &mut self,
+        command: &E,
+        timeout: Duration,
+    ) -> Result<Value, Error> {
         if self.spoiled {
             let detail = "this exclusive connection was given up by an earlier call";
-            return Err(Error::new(ErrorKind::Closed, self.connection.node(), detail));
+            return Err(Error::new(
+                ErrorKind::Closed,
+                self.connection.node(),
+                detail,
+            ));
         }
         self.spoiled = true;
         self.state = self.state.after(command.breaks_sharing());
         let reply = self.connection.submit_alone(command, timeout);
-        let outcome = tokio::time::timeout(timeout, reply).await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Timeout, self.connection.node(), format!("no reply within {timeout:?}")))
-        });
+        let outcome = tokio::time::timeout(timeout, reply)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::new(
+                    ErrorKind::Timeout,
+                    self.connection.node(),
+                    format!("no reply within {timeout:?}"),
+                ))
+            });
         self.spoiled = matches!(&outcome, Err(error) if error.kind() != ErrorKind::Server);
         match outcome {
             // It ended between two calls. For the caller that is one connection of many: trying again may help.

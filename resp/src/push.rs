@@ -52,11 +52,14 @@ impl Push {
             return Self::Unasked(kind, channel.clone());
         }
         match elements.as_slice() {
-            [Value::Bulk(kind) | Value::Simple(kind), Value::Bulk(channel), Value::Bulk(payload)]
-                if **kind == *b"message" || **kind == *b"smessage" =>
-            {
-                Self::Message { channel: channel.clone(), payload: payload.clone() }
-            }
+            [
+                Value::Bulk(kind) | Value::Simple(kind),
+                Value::Bulk(channel),
+                Value::Bulk(payload),
+            ] if **kind == *b"message" || **kind == *b"smessage" => Self::Message {
+                channel: channel.clone(),
+                payload: payload.clone(),
+            },
             _ => Self::Other(elements),
         }
     }
@@ -74,8 +77,15 @@ impl Subscribe {
     }
 
     fn asked(&self) -> impl Iterator<Item = &Bytes> {
-        let times = if self.kind == Confirmation::Sunsubscribe { 2 } else { 1 };
-        self.channels.iter().cycle().take(self.channels.len() * times)
+        let times = if self.kind == Confirmation::Sunsubscribe {
+            2
+        } else {
+            1
+        };
+        self.channels
+            .iter()
+            .cycle()
+            .take(self.channels.len() * times)
     }
 }
 
@@ -102,7 +112,14 @@ impl Encode for Subscribe {
 
 /// The kind and the channel of `push`, if it is `[kind, channel, count]`.
 pub(crate) fn confirmation(push: &[Value]) -> Option<(Confirmation, &Bytes)> {
-    let [Value::Bulk(kind) | Value::Simple(kind), Value::Bulk(channel), Value::Integer(_)] = push else { return None };
+    let [
+        Value::Bulk(kind) | Value::Simple(kind),
+        Value::Bulk(channel),
+        Value::Integer(_),
+    ] = push
+    else {
+        return None;
+    };
     let kind = match &**kind {
         b"subscribe" => Confirmation::Subscribe,
         b"unsubscribe" => Confirmation::Unsubscribe,

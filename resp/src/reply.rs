@@ -69,7 +69,9 @@ impl Future for Reply {
         match &mut self.0 {
             State::Queued(shared, id) => {
                 let ready = shared.lock().pipeline.poll(*id, cx.waker());
-                let Some(outcome) = ready else { return Poll::Pending };
+                let Some(outcome) = ready else {
+                    return Poll::Pending;
+                };
                 let outcome = checked(outcome, &shared.node);
                 self.0 = State::Done;
                 Poll::Ready(outcome)

@@ -30,20 +30,31 @@ pub(crate) struct Look {
 
 impl Silence {
     pub(crate) const fn new(patience: Option<Duration>, now: Instant) -> Self {
-        Self { patience, checked: now, watching: false }
+        Self {
+            patience,
+            checked: now,
+            watching: false,
+        }
     }
 
     /// A look at the clock: the oldest command has been `waiting` since then, and the server said something last at
     /// `heard`.
     pub(crate) fn look(&mut self, waiting: Option<Instant>, heard: Instant, now: Instant) -> Look {
         let quiet = heard <= std::mem::replace(&mut self.checked, now);
-        let mut look = Look { silent: false, next: None };
+        let mut look = Look {
+            silent: false,
+            next: None,
+        };
         if let Some(patience) = self.patience {
             look.next = match waiting {
                 Some(since) => {
                     let due = since.max(heard) + patience;
                     look.silent = due <= now;
-                    Some(if look.silent { now + patience / REMINDERS } else { due })
+                    Some(if look.silent {
+                        now + patience / REMINDERS
+                    } else {
+                        due
+                    })
                 }
                 // What is sent in a moment must be noticed as well. An idle client is left alone.
                 None => (!quiet).then(|| now + patience),
@@ -82,10 +93,23 @@ mod tests {
         assert!(silence.is_watching());
         let waiting = Some(start + ms(10));
         let look = silence.look(waiting, start, start + ms(260));
-        assert_eq!(look, Look { silent: true, next: Some(start + ms(310)) });
+        assert_eq!(
+            look,
+            Look {
+                silent: true,
+                next: Some(start + ms(310))
+            }
+        );
         assert!(silence.look(waiting, start, start + ms(310)).silent);
         let look = silence.look(waiting, start + ms(320), start + ms(360));
-        assert_eq!(look, Look { silent: false, next: Some(start + ms(570)) }, "it said something else meanwhile");
+        assert_eq!(
+            look,
+            Look {
+                silent: false,
+                next: Some(start + ms(570))
+            },
+            "it said something else meanwhile"
+        );
     }
 
     #[test]
@@ -93,9 +117,19 @@ mod tests {
         let start = Instant::now();
         let mut silence = Silence::new(Some(PATIENCE), start);
         let look = silence.look(None, start + ms(100), start + ms(250));
-        assert_eq!(look.next, Some(start + ms(500)), "there was something to hear in this period");
+        assert_eq!(
+            look.next,
+            Some(start + ms(500)),
+            "there was something to hear in this period"
+        );
         let look = silence.look(None, start + ms(100), start + ms(500));
-        assert_eq!(look, Look { silent: false, next: None });
+        assert_eq!(
+            look,
+            Look {
+                silent: false,
+                next: None
+            }
+        );
         assert!(!silence.is_watching());
         assert_eq!(silence.resume(start + ms(900)), Some(start + ms(1_150)));
     }
@@ -105,6 +139,12 @@ mod tests {
         let start = Instant::now();
         let mut silence = Silence::new(None, start);
         assert_eq!(silence.resume(start), None);
-        assert_eq!(silence.look(Some(start), start, start + ms(60_000)), Look { silent: false, next: None });
+        assert_eq!(
+            silence.look(Some(start), start, start + ms(60_000)),
+            Look {
+                silent: false,
+                next: None
+            }
+        );
     }
 }

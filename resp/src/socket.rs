@@ -39,25 +39,38 @@ impl Socket {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 // Nagle's algorithm would hold back the second of two small writes for a round trip.
                 stream.set_nodelay(true)?;
-                if endpoint.tls { tls(endpoint, host, stream).await } else { Ok(Self::tcp(stream)) }
+                if endpoint.tls {
+                    tls(endpoint, host, stream).await
+                } else {
+                    Ok(Self::tcp(stream))
+                }
             }
             Address::Unix(path) => {
                 let (reader, writer) = UnixStream::connect(path).await?.into_split();
                 let writer = Writer::Shared(SharedWriter::Unix(Arc::new(writer)));
-                Ok(Self { reader: Box::new(reader), writer })
+                Ok(Self {
+                    reader: Box::new(reader),
+                    writer,
+                })
             }
         }
     }
 
     fn tcp(stream: TcpStream) -> Self {
         let (reader, writer) = stream.into_split();
-        Self { reader: Box::new(reader), writer: Writer::Shared(SharedWriter::Tcp(Arc::new(writer))) }
+        Self {
+            reader: Box::new(reader),
+            writer: Writer::Shared(SharedWriter::Tcp(Arc::new(writer))),
+        }
     }
 
     /// Any stream; callers cannot write it themselves.
     pub(crate) fn owned(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        Self { reader: Box::new(reader), writer: Writer::Owned(Box::new(writer)) }
+        Self {
+            reader: Box::new(reader),
+            writer: Writer::Owned(Box::new(writer)),
+        }
     }
 }
 
@@ -70,7 +83,10 @@ async fn tls(endpoint: &Endpoint, host: &str, stream: TcpStream) -> io::Result<S
 
 #[cfg(not(feature = "tls"))]
 async fn tls(_endpoint: &Endpoint, _host: &str, _stream: TcpStream) -> io::Result<Socket> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "rediss:// needs the feature `tls` of leasehold"))
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "rediss:// needs the feature `tls` of leasehold",
+    ))
 }
 
 impl Writer {
@@ -83,14 +99,20 @@ impl Writer {
     }
 
     /// Writes some of `bytes`.
-    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self {
             Self::Shared(writer) => loop {
                 match writer.try_write(bytes) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => match writer.poll_ready(cx) {
-                        Poll::Ready(ready) => ready?,
-                        Poll::Pending => return Poll::Pending,
-                    },
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        match writer.poll_ready(cx) {
+                            Poll::Ready(ready) => ready?,
+                            Poll::Pending => return Poll::Pending,
+                        }
+                    }
                     done => return Poll::Ready(done),
                 }
             },

@@ -43,22 +43,36 @@ impl TlsConfig {
     /// # Errors
     ///
     /// Something in them cannot be read, or the key is not the certificate's.
-    pub fn trusting_with_identity(roots: &[u8], certificate: &[u8], key: &[u8]) -> io::Result<Self> {
+    pub fn trusting_with_identity(
+        roots: &[u8],
+        certificate: &[u8],
+        key: &[u8],
+    ) -> io::Result<Self> {
         let chain = certificates(certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| invalid("the private key", error))?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| invalid("the private key", error))?;
         let config = verifying(roots)?.with_client_auth_cert(chain, key);
-        Ok(Self(Arc::new(config.map_err(|error| invalid("the client certificate", error))?)))
+        Ok(Self(Arc::new(config.map_err(|error| {
+            invalid("the client certificate", error)
+        })?)))
     }
 
     fn system() -> io::Result<Self> {
         let from_environment = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-        let known = SYSTEM_ROOTS.iter().map(PathBuf::from).find(|path| path.exists());
+        let known = SYSTEM_ROOTS
+            .iter()
+            .map(PathBuf::from)
+            .find(|path| path.exists());
         let Some(path) = from_environment.or(known) else {
             let advice = "no trusted certificates found: set SSL_CERT_FILE, or pass a TlsConfig";
             return Err(io::Error::new(io::ErrorKind::NotFound, advice));
         };
-        let roots = std::fs::read(&path)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display())))?;
+        let roots = std::fs::read(&path).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot read {}: {error}", path.display()),
+            )
+        })?;
         Self::trusting(&roots)
     }
 }
@@ -96,12 +110,17 @@ pub(crate) fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     ServerName::try_from(host.to_owned()).map_err(|error| invalid("the host name", error))
 }
 
-fn verifying(roots: &[u8]) -> io::Result<ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>> {
+fn verifying(
+    roots: &[u8],
+) -> io::Result<ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>> {
     let mut store = RootCertStore::empty();
     // A system's bundle may hold a certificate that rustls refuses; it counts only if none is left.
     store.add_parsable_certificates(certificates(roots)?);
     if store.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "no usable certificate among the trusted ones"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "no usable certificate among the trusted ones",
+        ));
     }
     Ok(builder()?.with_root_certificates(store))
 }
@@ -114,9 +133,14 @@ fn builder() -> io::Result<ConfigBuilder<ClientConfig, WantsVerifier>> {
 }
 
 fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|error| invalid("a certificate", error))
+    CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| invalid("a certificate", error))
 }
 
 fn invalid(what: &str, error: impl fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{what} cannot be used: {error}"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{what} cannot be used: {error}"),
+    )
 }

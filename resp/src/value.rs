@@ -57,9 +57,10 @@ impl Value {
     #[must_use]
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
-            Self::Simple(bytes) | Self::Bulk(bytes) | Self::BigNumber(bytes) | Self::Verbatim { text: bytes, .. } => {
-                Some(bytes)
-            }
+            Self::Simple(bytes)
+            | Self::Bulk(bytes)
+            | Self::BigNumber(bytes)
+            | Self::Verbatim { text: bytes, .. } => Some(bytes),
             _ => None,
         }
     }
@@ -67,7 +68,8 @@ impl Value {
     /// [`as_bytes`](Self::as_bytes), if they are UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
-        self.as_bytes().and_then(|bytes| std::str::from_utf8(bytes).ok())
+        self.as_bytes()
+            .and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
     /// The elements of an array or a set.

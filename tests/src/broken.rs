@@ -75,7 +75,12 @@ pub const LIMITS: Limits = Limits {
 pub async fn workload(flaw: Flaw, server: &Server, dir: &Path) {
     let recorder = Recorder::open(dir, "workload");
     let observer = recorder.client("observer");
-    let _observer = Observer::start(server.addr(), vec![KEY.into()], observer, Duration::from_millis(5));
+    let _observer = Observer::start(
+        server.addr(),
+        vec![KEY.into()],
+        observer,
+        Duration::from_millis(5),
+    );
     let turn = Arc::new(Mutex::new(()));
     let mut clients = JoinSet::new();
     for n in 0..CLIENTS {
@@ -96,7 +101,11 @@ pub async fn workload(flaw: Flaw, server: &Server, dir: &Path) {
         let _turn = turn.lock().await;
         // While the sleeper holds it nobody can get it, so nothing could go wrong.
         until_held(&mut raw, |holder| client_of(holder) != name(SLEEPER)).await;
-        recorder.record(What::FaultStart { id, kind: "freeze the server".into(), effect: Effect::Delays });
+        recorder.record(What::FaultStart {
+            id,
+            kind: "freeze the server".into(),
+            effect: Effect::Delays,
+        });
         server.pause();
         sleep(FREEZE).await;
         server.resume();
@@ -132,7 +141,9 @@ impl Client {
                 renewal.abort();
                 let _turn = self.turn.clone().lock_owned().await;
                 sleep(LEASE).await;
-                let mut raw = Raw::connect(self.addr).await.expect("a frozen server still accepts");
+                let mut raw = Raw::connect(self.addr)
+                    .await
+                    .expect("a frozen server still accepts");
                 until_held(&mut raw, |holder| holder != hold).await;
                 // The next holder is in the midst of its work.
                 sleep(WORK / 4).await;
@@ -152,12 +163,28 @@ impl Client {
         let call = self.recorder.invoke(KEY, Mode::Exclusive, false, None);
         let sent = now();
         match self.ask(ACQUIRE, &hold).await {
-            Some(0) => self.recorder.record(What::Fail { call, why: "held by another".into() }),
-            None => self.recorder.record(What::Fail { call, why: "timed out".into() }),
+            Some(0) => self.recorder.record(What::Fail {
+                call,
+                why: "held by another".into(),
+            }),
+            None => self.recorder.record(What::Fail {
+                call,
+                why: "timed out".into(),
+            }),
             Some(token) => {
                 let token = u64::try_from(token).expect("a counter is positive");
-                self.recorder.record(What::Ok { call, hold: hold.clone(), token, valid_until: validity(sent) });
-                let renewal = tokio::spawn(renew(self.addr, hold.clone(), self.flaw, self.recorder.clone()));
+                self.recorder.record(What::Ok {
+                    call,
+                    hold: hold.clone(),
+                    token,
+                    valid_until: validity(sent),
+                });
+                let renewal = tokio::spawn(renew(
+                    self.addr,
+                    hold.clone(),
+                    self.flaw,
+                    self.recorder.clone(),
+                ));
                 return Some((hold, renewal.abort_handle()));
             }
         }
@@ -168,21 +195,31 @@ impl Client {
         if self.flaw != Flaw::RenewalAfterRelease {
             renewal.abort();
         }
-        self.recorder.record(What::ReleaseInvoke { hold: hold.into() });
-        let script = if self.flaw == Flaw::ReleaseWithoutOwnerCheck { RELEASE_BADLY } else { RELEASE };
+        self.recorder
+            .record(What::ReleaseInvoke { hold: hold.into() });
+        let script = if self.flaw == Flaw::ReleaseWithoutOwnerCheck {
+            RELEASE_BADLY
+        } else {
+            RELEASE
+        };
         let outcome = match self.ask(script, hold).await {
             Some(1) => Outcome::Released,
             Some(_) => Outcome::AlreadyGone,
             None => Outcome::Unknown,
         };
-        self.recorder.record(What::ReleaseOk { hold: hold.into(), outcome });
+        self.recorder.record(What::ReleaseOk {
+            hold: hold.into(),
+            outcome,
+        });
     }
 
     /// Runs a script; `None` when no answer came in time.
     async fn ask(&mut self, script: &str, hold: &str) -> Option<i64> {
         let mut raw = match self.raw.take() {
             Some(raw) => raw,
-            None => Raw::connect(self.addr).await.expect("a frozen server still accepts"),
+            None => Raw::connect(self.addr)
+                .await
+                .expect("a frozen server still accepts"),
         };
         send(&mut raw, script, hold).await;
         if let Ok(reply) = timeout(PATIENCE, raw.read()).await {
@@ -204,8 +241,14 @@ impl Client {
 
 /// Renews every third of a lease, on a connection of its own, until it finds that it holds no longer.
 async fn renew(addr: SocketAddr, hold: String, flaw: Flaw, recorder: Recorder) {
-    let mut raw = Raw::connect(addr).await.expect("a frozen server still accepts");
-    let script = if flaw == Flaw::RenewalAfterRelease { RENEW_BADLY } else { RENEW };
+    let mut raw = Raw::connect(addr)
+        .await
+        .expect("a frozen server still accepts");
+    let script = if flaw == Flaw::RenewalAfterRelease {
+        RENEW_BADLY
+    } else {
+        RENEW
+    };
     let end = Instant::now() + LEASE;
     while Instant::now() < end {
         sleep(LEASE / 3).await;
@@ -214,7 +257,11 @@ async fn renew(addr: SocketAddr, hold: String, flaw: Flaw, recorder: Recorder) {
         if number(&raw.read().await.expect("the server lives")) == 0 {
             return;
         }
-        recorder.record(What::RenewOk { hold: hold.clone(), sent, valid_until: validity(sent) });
+        recorder.record(What::RenewOk {
+            hold: hold.clone(),
+            sent,
+            valid_until: validity(sent),
+        });
     }
 }
 
@@ -229,7 +276,9 @@ async fn until_held(raw: &mut Raw, wanted: impl Fn(&str) -> bool) {
             sleep(Duration::from_millis(2)).await;
         }
     };
-    timeout(Duration::from_secs(60), watch).await.expect("somebody gets the lock");
+    timeout(Duration::from_secs(60), watch)
+        .await
+        .expect("somebody gets the lock");
 }
 
 fn name(n: usize) -> String {
@@ -243,7 +292,9 @@ fn client_of(hold: &str) -> &str {
 
 async fn send(raw: &mut Raw, script: &str, hold: &str) {
     let (lease, counter) = (LEASE.as_millis().to_string(), format!("{KEY}:token"));
-    raw.send(&["EVAL", script, "2", KEY, &counter, hold, &lease]).await.expect("the server lives");
+    raw.send(&["EVAL", script, "2", KEY, &counter, hold, &lease])
+        .await
+        .expect("the server lives");
 }
 
 /// Counted from before the request was sent, with a margin for clocks that run at different speeds.

@@ -34,7 +34,9 @@ pub async fn cancel_at<F: Future>(future: F, n: usize) -> Option<F::Output> {
             Poll::Pending
         }
     });
-    timeout(PATIENCE, driven).await.unwrap_or_else(|_| panic!("neither done nor pending {n} times within a minute"))
+    timeout(PATIENCE, driven)
+        .await
+        .unwrap_or_else(|_| panic!("neither done nor pending {n} times within a minute"))
 }
 
 /// Makes a future, drops it at its `n`-th await point and calls `check(n)`, for n = 0, 1, 2, … until the future
@@ -43,7 +45,10 @@ pub async fn cancel_at<F: Future>(future: F, n: usize) -> Option<F::Output> {
 /// # Panics
 ///
 /// When one drive takes longer than a minute, or the future has more than 10 000 await points.
-pub async fn at_every_await<F, C>(mut make: impl FnMut() -> F, mut check: impl FnMut(usize) -> C) -> (F::Output, usize)
+pub async fn at_every_await<F, C>(
+    mut make: impl FnMut() -> F,
+    mut check: impl FnMut(usize) -> C,
+) -> (F::Output, usize)
 where
     F: Future,
     C: Future<Output = ()>,

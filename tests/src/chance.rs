@@ -22,7 +22,9 @@ impl Chance {
     pub fn seed() -> u64 {
         match std::env::var("LEASEHOLD_SEED") {
             Ok(seed) => seed.parse().expect("LEASEHOLD_SEED is a number"),
-            Err(_) => SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_micros() as u64),
+            Err(_) => SystemTime::UNIX_EPOCH
+                .elapsed()
+                .map_or(0, |since| since.as_micros() as u64),
         }
     }
 

@@ -119,7 +119,15 @@ pub fn check(events: &[Event], limits: &Limits) -> Report {
         faults: facts.faults.len(),
         uses: (
             count(|w| matches!(w, What::Use { accepted: true, .. })),
-            count(|w| matches!(w, What::Use { accepted: false, .. })),
+            count(|w| {
+                matches!(
+                    w,
+                    What::Use {
+                        accepted: false,
+                        ..
+                    }
+                )
+            }),
         ),
         violations,
     }
@@ -135,7 +143,11 @@ impl Report {
     /// The invariants that are broken without excuse.
     #[must_use]
     pub fn broken(&self) -> BTreeSet<&'static str> {
-        self.violations.iter().filter(|v| !v.excused).map(|v| v.invariant).collect()
+        self.violations
+            .iter()
+            .filter(|v| !v.excused)
+            .map(|v| v.invariant)
+            .collect()
     }
 
     /// Fails the test unless the history [is clean](Self::is_clean).
@@ -155,15 +167,30 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{} events: {} calls, {} grants, {} hand-offs, {} losses told, {} faults, {} writes taken and {} refused",
-            self.events, self.calls, self.grants, self.handoffs, self.losses, self.faults, self.uses.0, self.uses.1
+            self.events,
+            self.calls,
+            self.grants,
+            self.handoffs,
+            self.losses,
+            self.faults,
+            self.uses.0,
+            self.uses.1
         )?;
-        writeln!(f, "{} violations, {excused} of them excused by a fault", self.violations.len())?;
+        writeln!(
+            f,
+            "{} violations, {excused} of them excused by a fault",
+            self.violations.len()
+        )?;
         // A broken history breaks thousands of times; the first few say it.
         for violation in self.violations.iter().take(10) {
             let excuse = if violation.excused { " (excused)" } else { "" };
             writeln!(f, "{}{excuse}: {}", violation.invariant, violation.message)?;
             for event in &violation.events {
-                writeln!(f, "    {} {}/{} {:?}", event.at, event.process, event.client, event.what)?;
+                writeln!(
+                    f,
+                    "    {} {}/{} {:?}",
+                    event.at, event.process, event.client, event.what
+                )?;
             }
         }
         Ok(())

@@ -81,7 +81,10 @@ impl Cluster {
     /// The same with these nodes only.
     #[must_use]
     pub fn url_of(&self, seeds: &[usize]) -> String {
-        let seeds: Vec<_> = seeds.iter().map(|seed| self.addr(*seed).to_string()).collect();
+        let seeds: Vec<_> = seeds
+            .iter()
+            .map(|seed| self.addr(*seed).to_string())
+            .collect();
         format!("redis-cluster://{}", seeds.join(","))
     }
 
@@ -92,7 +95,10 @@ impl Cluster {
     /// When the nodes do not speak TLS.
     #[must_use]
     pub fn tls_url_of(&self, host: &str, seeds: &[usize]) -> String {
-        let seeds: Vec<_> = seeds.iter().map(|seed| format!("{host}:{}", self.node(*seed).tls_port())).collect();
+        let seeds: Vec<_> = seeds
+            .iter()
+            .map(|seed| format!("{host}:{}", self.node(*seed).tls_port()))
+            .collect();
         format!("rediss-cluster://{}", seeds.join(","))
     }
 
@@ -122,14 +128,19 @@ impl Cluster {
     /// When the cluster has none.
     #[must_use]
     pub fn proxy(&self, index: usize) -> &Proxy {
-        self.nodes[index].proxy.as_ref().expect("a cluster with proxies")
+        self.nodes[index]
+            .proxy
+            .as_ref()
+            .expect("a cluster with proxies")
     }
 
     /// Where clients find a node: at its proxy, if it has one.
     #[must_use]
     pub fn addr(&self, index: usize) -> SocketAddr {
         let node = &self.nodes[index];
-        node.proxy.as_ref().map_or_else(|| node.server.addr(), Proxy::addr)
+        node.proxy
+            .as_ref()
+            .map_or_else(|| node.server.addr(), Proxy::addr)
     }
 
     /// A node's id.
@@ -191,7 +202,10 @@ impl Cluster {
     fn links_of(&self, index: usize, act: impl Fn(&Proxy, IpAddr)) {
         for other in (0..self.len()).filter(|other| *other != index) {
             for (at, from) in [(index, other), (other, index)] {
-                let bus = self.nodes[at].bus.as_ref().expect("a cluster whose nodes can be cut off");
+                let bus = self.nodes[at]
+                    .bus
+                    .as_ref()
+                    .expect("a cluster whose nodes can be cut off");
                 for proxy in [bus, self.proxy(at)] {
                     act(proxy, network::server(from));
                 }
@@ -262,7 +276,10 @@ impl Cluster {
     pub async fn key_at(&self, master: usize, prefix: &str) -> String {
         let mut raw = self.raw(master).await;
         let me = self.myself(master).await.expect("the node answers");
-        assert!(me.is("master") && !me.slots.is_empty(), "node {master} serves no slots: {me:?}");
+        assert!(
+            me.is("master") && !me.slots.is_empty(),
+            "node {master} serves no slots: {me:?}"
+        );
         for n in 0.. {
             let key = format!("{prefix}{n}");
             let slot = raw.cmd(&["CLUSTER", "KEYSLOT", &key]).await.int();
@@ -298,7 +315,11 @@ impl Cluster {
     pub async fn replicas_of(&self, master: usize) -> Vec<usize> {
         let mut replicas = Vec::new();
         for index in 0..self.len() {
-            if self.myself(index).await.is_some_and(|me| me.master.as_deref() == Some(self.id(master))) {
+            if self
+                .myself(index)
+                .await
+                .is_some_and(|me| me.master.as_deref() == Some(self.id(master)))
+            {
                 replicas.push(index);
             }
         }
@@ -313,9 +334,15 @@ impl Cluster {
     /// What a node says of the cluster; `None` if it does not answer at once.
     pub async fn view(&self, index: usize) -> Option<Vec<Member>> {
         let mut raw = self.glance(index).await?;
-        let reply = timeout(GLANCE, raw.try_cmd(&["CLUSTER", "NODES"])).await.ok()?.ok()?;
+        let reply = timeout(GLANCE, raw.try_cmd(&["CLUSTER", "NODES"]))
+            .await
+            .ok()?
+            .ok()?;
         // A node that has just been restarted may say LOADING.
-        reply.error().is_none().then(|| Member::parse_all(reply.str()))
+        reply
+            .error()
+            .is_none()
+            .then(|| Member::parse_all(reply.str()))
     }
 
     /// Waits until every node calls the cluster ok, knows all others, and every replica follows.
@@ -325,7 +352,10 @@ impl Cluster {
     /// When it does not come to that.
     pub async fn wait_until_ok(&self) {
         for index in 0..self.len() {
-            until("the cluster becomes ready", async || self.is_ready(index).await).await;
+            until("the cluster becomes ready", async || {
+                self.is_ready(index).await
+            })
+            .await;
         }
         self.wait_for_agreement().await;
     }
@@ -339,12 +369,18 @@ impl Cluster {
         until("the nodes agree", async || {
             let mut first = None;
             for index in 0..self.len() {
-                let Some(view) = self.view(index).await else { continue };
-                let mut owners: Vec<_> =
-                    view.into_iter().flat_map(|m| m.slots.into_iter().map(move |s| (s, m.port))).collect();
+                let Some(view) = self.view(index).await else {
+                    continue;
+                };
+                let mut owners: Vec<_> = view
+                    .into_iter()
+                    .flat_map(|m| m.slots.into_iter().map(move |s| (s, m.port)))
+                    .collect();
                 owners.sort_unstable();
                 if *first.get_or_insert_with(|| owners.clone()) != owners {
-                    return Err(format!("node {index} has another view than the first that answers"));
+                    return Err(format!(
+                        "node {index} has another view than the first that answers"
+                    ));
                 }
             }
             Ok(())
@@ -359,12 +395,17 @@ impl Cluster {
     ///
     /// When it does not come to that.
     pub async fn wait_for_writable(&self, key: &str) -> usize {
-        let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
+        let tag = key
+            .split_once('{')
+            .and_then(|(_, rest)| rest.split_once('}'))
+            .map_or(key, |(tag, _)| tag);
         let probe = format!("{{{tag}}}:probe");
         until("the slot takes writes", async || {
             let mut replies = Vec::new();
             for index in 0..self.len() {
-                let Some(mut raw) = self.glance(index).await else { continue };
+                let Some(mut raw) = self.glance(index).await else {
+                    continue;
+                };
                 let command = ["SET", &probe, "1", "PX", "10000"];
                 match timeout(GLANCE, raw.try_cmd(&command)).await {
                     Ok(Ok(reply)) if reply.is_ok() => return Ok(index),
@@ -381,27 +422,44 @@ impl Cluster {
         if !self.node(index).is_awake() {
             return None;
         }
-        timeout(GLANCE, Raw::connect(self.node(index).addr())).await.ok()?.ok()
+        timeout(GLANCE, Raw::connect(self.node(index).addr()))
+            .await
+            .ok()?
+            .ok()
     }
 
     /// A node's own line in its own view.
     async fn myself(&self, index: usize) -> Option<Member> {
-        self.view(index).await?.into_iter().find(|member| member.is("myself"))
+        self.view(index)
+            .await?
+            .into_iter()
+            .find(|member| member.is("myself"))
     }
 
     async fn is_ready(&self, index: usize) -> Result<(), String> {
         let view = self.view(index).await.ok_or("no answer")?;
-        let strangers = view.iter().filter(|m| !m.linked || m.is("handshake") || m.is("fail?") || m.is("fail")).count();
+        let strangers = view
+            .iter()
+            .filter(|m| !m.linked || m.is("handshake") || m.is("fail?") || m.is("fail"))
+            .count();
         if view.len() != self.len() || strangers > 0 {
-            return Err(format!("node {index} knows {} nodes, {strangers} of them not well", view.len()));
+            return Err(format!(
+                "node {index} knows {} nodes, {strangers} of them not well",
+                view.len()
+            ));
         }
         let mut raw = self.raw(index).await;
         let info = raw.cmd(&["CLUSTER", "INFO"]).await;
         if !info.str().contains("cluster_state:ok") {
-            return Err(format!("node {index} says {}", info.str().lines().next().unwrap_or_default()));
+            return Err(format!(
+                "node {index} says {}",
+                info.str().lines().next().unwrap_or_default()
+            ));
         }
         let replication = raw.cmd(&["INFO", "replication"]).await;
-        if replication.str().contains("role:slave") && !replication.str().contains("master_link_status:up") {
+        if replication.str().contains("role:slave")
+            && !replication.str().contains("master_link_status:up")
+        {
             return Err(format!("replica {index} is not linked"));
         }
         Ok(())

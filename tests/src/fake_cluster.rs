@@ -59,12 +59,19 @@ impl FakeCluster {
     /// # Panics
     ///
     /// When a node cannot listen.
-    pub async fn start(nodes: usize, script: impl Fn(Asked<'_>) -> Answer + Send + Sync + 'static) -> Self {
+    pub async fn start(
+        nodes: usize,
+        script: impl Fn(Asked<'_>) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         let shared = Arc::new(Shared::default());
         let share = 16_384 / u16::try_from(nodes).expect("few");
         for node in 0..nodes {
             let number = u16::try_from(node).expect("few");
-            let last = if node + 1 == nodes { 16_383 } else { (number + 1) * share - 1 };
+            let last = if node + 1 == nodes {
+                16_383
+            } else {
+                (number + 1) * share - 1
+            };
             shared.lock().owners.push((number * share, last, node));
             shared.lock().asked.push(Vec::new());
         }
@@ -75,8 +82,14 @@ impl FakeCluster {
             let serve = move |peer| serve(peer, node, Arc::clone(&shared), Arc::clone(&script));
             listening.push(Scripted::start(serve).await);
         }
-        shared.ports.set(listening.iter().map(|node| node.addr().port()).collect()).expect("set once");
-        Self { nodes: listening, shared }
+        shared
+            .ports
+            .set(listening.iter().map(|node| node.addr().port()).collect())
+            .expect("set once");
+        Self {
+            nodes: listening,
+            shared,
+        }
     }
 
     /// `redis-cluster://127.0.0.1:40001`, with the first node only.
@@ -117,13 +130,20 @@ impl Shared {
         let mut reply = format!("*{}\r\n", state.owners.len());
         for (first, last, node) in &state.owners {
             let port = self.ports()[*node];
-            reply += &format!("*3\r\n:{first}\r\n:{last}\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\n{node}\r\n");
+            reply += &format!(
+                "*3\r\n:{first}\r\n:{last}\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\n{node}\r\n"
+            );
         }
         reply
     }
 }
 
-async fn serve(mut peer: Peer, node: usize, shared: Arc<Shared>, script: Arc<impl Fn(Asked<'_>) -> Answer>) {
+async fn serve(
+    mut peer: Peer,
+    node: usize,
+    shared: Arc<Shared>,
+    script: Arc<impl Fn(Asked<'_>) -> Answer>,
+) {
     while let Some(request) = peer.greet().await {
         match request[0].as_str() {
             "CLUSTER" => {
@@ -141,7 +161,12 @@ async fn serve(mut peer: Peer, node: usize, shared: Arc<Shared>, script: Arc<imp
             asked.push(request.clone());
             asked.len() - 1
         };
-        match script(Asked { node, earlier, request: &request, ports: shared.ports() }) {
+        match script(Asked {
+            node,
+            earlier,
+            request: &request,
+            ports: shared.ports(),
+        }) {
             Answer::Say(reply) => peer.say(reply).await,
             Answer::SayAndEnd(reply) => {
                 peer.say(reply).await;

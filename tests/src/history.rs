@@ -22,7 +22,8 @@ use std::time::Duration;
 #[must_use]
 pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000
+        + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000
 }
 
 /// The moment until which a guard may be trusted, from what it says about itself. The clock is read first, so the
@@ -60,19 +61,40 @@ pub struct Event {
 pub enum What {
     /// An acquisition begins. `call` ties its end to it; `bound` is the latest moment it may end by its own promise
     /// (`try_lock_for`), without the command timeout. `waits` is false for one that does not queue (`try_lock`).
-    Invoke { call: u64, key: String, mode: Mode, waits: bool, bound: Option<u64> },
+    Invoke {
+        call: u64,
+        key: String,
+        mode: Mode,
+        waits: bool,
+        bound: Option<u64>,
+    },
     /// It was granted. `token` is the fencing token.
-    Ok { call: u64, hold: String, token: u64, valid_until: u64 },
+    Ok {
+        call: u64,
+        hold: String,
+        token: u64,
+        valid_until: u64,
+    },
     /// It was not granted, or failed.
     Fail { call: u64, why: String },
     /// Its future was dropped.
     Cancel { call: u64 },
     /// A renewal succeeded; it was sent at `sent`.
-    RenewOk { hold: String, sent: u64, valid_until: u64 },
+    RenewOk {
+        hold: String,
+        sent: u64,
+        valid_until: u64,
+    },
     /// The holder was told that it no longer holds.
     Lost { hold: String, reason: String },
     /// The holder used the guarded resource between `since` and now, which took or refused its token.
-    Use { key: String, hold: String, token: u64, since: u64, accepted: bool },
+    Use {
+        key: String,
+        hold: String,
+        token: u64,
+        since: u64,
+        accepted: bool,
+    },
     /// A release begins.
     ReleaseInvoke { hold: String },
     /// A release ended with this outcome.
@@ -81,11 +103,20 @@ pub enum What {
     Drop { hold: String },
     /// The server's own state of the key, seen at some moment between `asked` and now. `pttl` in milliseconds, -1
     /// without expiry, -2 without key.
-    Server { key: String, asked: u64, holders: Vec<Holder>, pttl: i64 },
+    Server {
+        key: String,
+        asked: u64,
+        holders: Vec<Holder>,
+        pttl: i64,
+    },
     /// Everybody has finished and the longest lease is over: these keys were left. None should be.
     Quiesced { keys: Vec<String> },
     /// A fault begins.
-    FaultStart { id: u64, kind: String, effect: Effect },
+    FaultStart {
+        id: u64,
+        kind: String,
+        effect: Effect,
+    },
     /// It is over.
     FaultEnd { id: u64 },
     /// A process was killed; what it held it claims no longer.
@@ -156,13 +187,20 @@ impl Recorder {
         let path = dir.join(format!("history-{}.jsonl", std::process::id()));
         let file = OpenOptions::new().create(true).append(true).open(&path);
         let file = file.unwrap_or_else(|e| panic!("cannot open {}: {e}", path.display()));
-        Self { file: Arc::new(Mutex::new(file)), calls: Arc::default(), client: client.into() }
+        Self {
+            file: Arc::new(Mutex::new(file)),
+            calls: Arc::default(),
+            client: client.into(),
+        }
     }
 
     /// The same file for another task of this process.
     #[must_use]
     pub fn client(&self, name: &str) -> Self {
-        Self { client: name.into(), ..self.clone() }
+        Self {
+            client: name.into(),
+            ..self.clone()
+        }
     }
 
     /// Writes an event, stamped now.
@@ -173,17 +211,29 @@ impl Recorder {
     pub fn record(&self, what: What) {
         // Stamped under the lock, so that a file's lines stand in the order of their times.
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = Event { at: now(), process: std::process::id(), client: self.client.clone(), what };
+        let event = Event {
+            at: now(),
+            process: std::process::id(),
+            client: self.client.clone(),
+            what,
+        };
         let mut line = serde_json::to_string(&event).expect("an event is plain data");
         line.push('\n');
-        file.write_all(line.as_bytes()).expect("the history can be written");
+        file.write_all(line.as_bytes())
+            .expect("the history can be written");
     }
 
     /// Writes an [`What::Invoke`] and returns the number of the call.
     pub fn invoke(&self, key: &str, mode: Mode, waits: bool, bound: Option<Duration>) -> u64 {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let bound = bound.map(|d| now() + micros(d));
-        self.record(What::Invoke { call, key: key.into(), mode, waits, bound });
+        self.record(What::Invoke {
+            call,
+            key: key.into(),
+            mode,
+            waits,
+            bound,
+        });
         call
     }
 }
@@ -196,14 +246,19 @@ impl Recorder {
 #[must_use]
 pub fn read(dir: &Path) -> Vec<Event> {
     let mut events = Vec::new();
-    for entry in std::fs::read_dir(dir).expect("the history's directory is readable").map_while(Result::ok) {
+    for entry in std::fs::read_dir(dir)
+        .expect("the history's directory is readable")
+        .map_while(Result::ok)
+    {
         if entry.path().extension().is_none_or(|e| e != "jsonl") {
             continue;
         }
         let text = std::fs::read_to_string(entry.path()).expect("the history is readable");
         for line in text.split_inclusive('\n').filter(|l| l.ends_with('\n')) {
-            events
-                .push(serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e}: {line}", entry.path().display())));
+            events.push(
+                serde_json::from_str(line)
+                    .unwrap_or_else(|e| panic!("{}: {e}: {line}", entry.path().display())),
+            );
         }
     }
     // Stable: lines of one process with the same microsecond keep their order.

@@ -43,7 +43,9 @@ impl Ledger {
     /// When the file cannot be created.
     #[must_use]
     pub fn open(path: impl AsRef<Path>) -> Self {
-        let ledger = Self { path: path.as_ref().to_owned() };
+        let ledger = Self {
+            path: path.as_ref().to_owned(),
+        };
         ledger.latched(|_| ());
         ledger
     }
@@ -87,7 +89,11 @@ impl Ledger {
     pub fn write(&self, token: u64, value: u64) -> Result<(), Stale> {
         self.latched(|entry| {
             entry.admit(token)?;
-            *entry = Entry { value, writes: entry.writes + 1, ..*entry };
+            *entry = Entry {
+                value,
+                writes: entry.writes + 1,
+                ..*entry
+            };
             Ok(())
         })
     }
@@ -127,7 +133,12 @@ impl Ledger {
     /// held for no longer than that. The kernel lets go of it when a process is killed.
     fn latched<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> T {
         let attempt = || -> std::io::Result<T> {
-            let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&self.path)?;
+            let mut file = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .read(true)
+                .write(true)
+                .open(&self.path)?;
             file.lock()?;
             let before = Entry::read(&mut file)?;
             let mut entry = before;
@@ -146,7 +157,10 @@ impl Entry {
     fn admit(&mut self, token: u64) -> Result<(), Stale> {
         if token < self.newest {
             self.refused += 1;
-            return Err(Stale { token, newest: self.newest });
+            return Err(Stale {
+                token,
+                newest: self.newest,
+            });
         }
         self.newest = token;
         Ok(())
@@ -158,16 +172,29 @@ impl Entry {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let numbers: Vec<u64> = text.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        let numbers: Vec<u64> = text
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
         match numbers[..] {
-            [value, newest, writes, refused] => Ok(Self { value, newest, writes, refused }),
+            [value, newest, writes, refused] => Ok(Self {
+                value,
+                newest,
+                writes,
+                refused,
+            }),
             _ => Err(std::io::Error::other(format!("not a ledger: {text:?}"))),
         }
     }
 
     /// One write of a fixed length: a process that is killed leaves the old entry or the new one.
     fn write(self, file: &mut File) -> std::io::Result<()> {
-        let Self { value, newest, writes, refused } = self;
+        let Self {
+            value,
+            newest,
+            writes,
+            refused,
+        } = self;
         file.rewind()?;
         file.write_all(format!("{value:020} {newest:020} {writes:020} {refused:020}\n").as_bytes())
     }
@@ -175,7 +202,11 @@ impl Entry {
 
 impl fmt::Display for Stale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "token {} is stale: the ledger has seen {}", self.token, self.newest)
+        write!(
+            f,
+            "token {} is stale: the ledger has seen {}",
+            self.token, self.newest
+        )
     }
 }
 

@@ -34,7 +34,15 @@ pub(crate) fn sentinel(index: usize) -> IpAddr {
 
 /// The line of a server's configuration that has it speak from `source`; `like` is a server of the same kind.
 pub(crate) async fn speak_from(source: IpAddr, like: &Server) -> String {
-    let known = like.raw().await.cmd(&["CONFIG", "GET", "bind-source-addr"]).await;
+    let known = like
+        .raw()
+        .await
+        .cmd(&["CONFIG", "GET", "bind-source-addr"])
+        .await;
     // Redis 6.2 speaks from the first address at which it listens.
-    if known.array().is_empty() { format!("bind {source} 127.0.0.1") } else { format!("bind-source-addr {source}") }
+    if known.array().is_empty() {
+        format!("bind {source} 127.0.0.1")
+    } else {
+        format!("bind-source-addr {source}")
+    }
 }

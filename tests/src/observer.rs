@@ -20,10 +20,25 @@ pub async fn look(raw: &mut Raw, recorder: &Recorder, key: &str) -> std::io::Res
     if let Some(refusal) = reply.error() {
         return Err(std::io::Error::other(refusal.to_owned()));
     }
-    let [fields, pttl] = reply.array() else { panic!("two values were asked for: {reply:?}") };
-    let holders = fields.array().chunks_exact(2).filter(|field| field[0] != RawValue::Bulk(b"mode".to_vec()));
-    let holders = holders.map(|field| Holder { id: field[0].str().into(), count: field[1].int() }).collect();
-    recorder.record(What::Server { key: key.into(), asked, holders, pttl: pttl.int() });
+    let [fields, pttl] = reply.array() else {
+        panic!("two values were asked for: {reply:?}")
+    };
+    let holders = fields
+        .array()
+        .chunks_exact(2)
+        .filter(|field| field[0] != RawValue::Bulk(b"mode".to_vec()));
+    let holders = holders
+        .map(|field| Holder {
+            id: field[0].str().into(),
+            count: field[1].int(),
+        })
+        .collect();
+    recorder.record(What::Server {
+        key: key.into(),
+        asked,
+        holders,
+        pttl: pttl.int(),
+    });
     Ok(())
 }
 
@@ -36,7 +51,12 @@ pub struct Observer {
 impl Observer {
     /// Watches `keys` on the server at `addr`, each about every `period`.
     #[must_use]
-    pub fn start(addr: std::net::SocketAddr, keys: Vec<String>, recorder: Recorder, period: Duration) -> Self {
+    pub fn start(
+        addr: std::net::SocketAddr,
+        keys: Vec<String>,
+        recorder: Recorder,
+        period: Duration,
+    ) -> Self {
         let task = tokio::spawn(async move {
             loop {
                 if let Ok(mut raw) = Raw::connect(addr).await {

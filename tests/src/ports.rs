@@ -48,9 +48,16 @@ impl Port {
     }
 
     fn try_reserve(number: u16) -> Option<Self> {
-        let lock = OpenOptions::new().create(true).append(true).open(lock_dir().join(number.to_string())).ok()?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(lock_dir().join(number.to_string()))
+            .ok()?;
         lock.try_lock().ok()?;
-        (is_free(number) && is_free(number + 10_000)).then_some(Self { number, _lock: lock })
+        (is_free(number) && is_free(number + 10_000)).then_some(Self {
+            number,
+            _lock: lock,
+        })
     }
 }
 
@@ -62,6 +69,7 @@ fn is_free(port: u16) -> bool {
 fn lock_dir() -> PathBuf {
     let user = std::env::var("USER").unwrap_or_else(|_| "any".into());
     let dir = std::env::temp_dir().join(format!("leasehold-ports-{user}"));
-    std::fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
+    std::fs::create_dir_all(&dir)
+        .unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
     dir
 }

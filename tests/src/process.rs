@@ -65,9 +65,18 @@ impl Watched {
             .expect("cannot start sh");
         let lifeline = shell.stdin.take();
         let mut line = String::new();
-        BufReader::new(shell.stdout.take().expect("stdout is piped")).read_line(&mut line).expect("sh is readable");
-        let pid = line.trim().parse().expect("the shell prints the child's process id");
-        Self { shell, lifeline, pid }
+        BufReader::new(shell.stdout.take().expect("stdout is piped"))
+            .read_line(&mut line)
+            .expect("sh is readable");
+        let pid = line
+            .trim()
+            .parse()
+            .expect("the shell prints the child's process id");
+        Self {
+            shell,
+            lifeline,
+            pid,
+        }
     }
 
     /// The child's process id (not the shell's).
@@ -103,7 +112,10 @@ impl Drop for Watched {
 ///
 /// When the process does not exist.
 pub fn signal(pid: u32, name: &str) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().expect("cannot start sh");
+    let status = Command::new("sh")
+        .args(["-c", &format!("kill -{name} {pid}")])
+        .status()
+        .expect("cannot start sh");
     assert!(status.success(), "cannot send SIG{name} to process {pid}");
 }
 
@@ -126,7 +138,10 @@ pub fn freeze(pid: u32) {
 pub fn is_stopped(pid: u32) -> bool {
     // "pid (name) state …", and the name may contain anything.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
     matches!(state, Some('T' | 'Z'))
 }
 

@@ -76,7 +76,10 @@ impl Proxy {
             .name("proxy".into())
             .spawn(move || {
                 let (shared, stop) = work;
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .expect("a runtime");
                 // What is still open is closed with the runtime.
                 runtime.block_on(async {
                     tokio::select! {
@@ -86,7 +89,12 @@ impl Proxy {
                 });
             })
             .expect("a thread");
-        let proxy = Self { shared, thread: Some(thread), stop, port };
+        let proxy = Self {
+            shared,
+            thread: Some(thread),
+            stop,
+            port,
+        };
         proxy.wait_for("listening", || proxy.shared.accepting.borrow().is_some());
         proxy
     }
@@ -105,13 +113,17 @@ impl Proxy {
 
     /// From now on this happens to what clients send. Byte and reply counts of the fault begin now, on each connection.
     pub fn to_server(&self, fault: Fault) {
-        self.shared.to_server.send_modify(|plan| plan.replace(fault));
+        self.shared
+            .to_server
+            .send_modify(|plan| plan.replace(fault));
     }
 
     /// From now on this happens to what the server answers. Byte and reply counts of the fault begin now, on each
     /// connection.
     pub fn to_client(&self, fault: Fault) {
-        self.shared.to_client.send_modify(|plan| plan.replace(fault));
+        self.shared
+            .to_client
+            .send_modify(|plan| plan.replace(fault));
     }
 
     /// From now on nothing passes on any connection, in either direction, as if the cable were out: no data, no end of
@@ -148,13 +160,19 @@ impl Proxy {
     /// What happens to new connections. Returns when it is so.
     pub fn accept(&self, mode: Accept) {
         self.shared.accept.send_replace(mode);
-        self.wait_for("the accept mode", || *self.shared.accepting.borrow() == Some(mode));
+        self.wait_for("the accept mode", || {
+            *self.shared.accepting.borrow() == Some(mode)
+        });
     }
 
     /// Resets every open connection (RST, not an orderly end). Returns when they are gone.
     pub fn reset_all(&self) {
-        let doomed: Vec<(u64, Arc<Notify>)> =
-            self.shared.open().iter().map(|(id, reset)| (*id, Arc::clone(reset))).collect();
+        let doomed: Vec<(u64, Arc<Notify>)> = self
+            .shared
+            .open()
+            .iter()
+            .map(|(id, reset)| (*id, Arc::clone(reset)))
+            .collect();
         for (_, reset) in &doomed {
             reset.notify_one();
         }
@@ -191,7 +209,11 @@ impl Proxy {
     fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
         let give_up = Instant::now() + Duration::from_secs(20);
         while !holds() {
-            assert!(Instant::now() < give_up, "the proxy at {}: no end of waiting for {what}", self.addr());
+            assert!(
+                Instant::now() < give_up,
+                "the proxy at {}: no end of waiting for {what}",
+                self.addr()
+            );
             std::thread::sleep(Duration::from_micros(200));
         }
     }

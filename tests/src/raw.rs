@@ -32,7 +32,10 @@ impl Raw {
     pub async fn connect(addr: impl ToSocketAddrs) -> Result<Self> {
         let stream = bounded(TcpStream::connect(addr)).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream: BufReader::new(stream), pushes: VecDeque::new() })
+        Ok(Self {
+            stream: BufReader::new(stream),
+            pushes: VecDeque::new(),
+        })
     }
 
     /// Switches to RESP3.
@@ -42,7 +45,10 @@ impl Raw {
     /// When the server does not speak it.
     pub async fn hello3(&mut self) {
         let reply = self.cmd(&["HELLO", "3"]).await;
-        assert!(matches!(reply, RawValue::Map(_)), "HELLO 3 was answered with {reply:?}");
+        assert!(
+            matches!(reply, RawValue::Map(_)),
+            "HELLO 3 was answered with {reply:?}"
+        );
     }
 
     /// One request, one reply.
@@ -52,7 +58,10 @@ impl Raw {
     /// When the connection fails or nothing comes within 30 seconds. An error *reply* is a value.
     pub async fn cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> RawValue {
         self.try_cmd(args).await.unwrap_or_else(|e| {
-            let words: Vec<_> = args.iter().map(|a| String::from_utf8_lossy(a.as_ref())).collect();
+            let words: Vec<_> = args
+                .iter()
+                .map(|a| String::from_utf8_lossy(a.as_ref()))
+                .collect();
             panic!("{}: {e}", words.join(" "))
         })
     }
@@ -132,7 +141,9 @@ pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
 }
 
 async fn bounded<T>(io: impl Future<Output = Result<T>>) -> Result<T> {
-    timeout(PATIENCE, io).await.unwrap_or_else(|_| Err(Error::new(ErrorKind::TimedOut, "no answer within 30 s")))
+    timeout(PATIENCE, io)
+        .await
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::TimedOut, "no answer within 30 s")))
 }
 
 async fn read_value(from: &mut BufReader<TcpStream>) -> Result<RawValue> {
@@ -171,8 +182,12 @@ async fn read_value(from: &mut BufReader<TcpStream>) -> Result<RawValue> {
             Ok(n) => RawValue::Array(read_values(from, n).await?),
         },
         "%" => {
-            let mut flat =
-                read_values(from, usize::try_from(length()?).map_err(|_| broken(line))? * 2).await?.into_iter();
+            let mut flat = read_values(
+                from,
+                usize::try_from(length()?).map_err(|_| broken(line))? * 2,
+            )
+            .await?
+            .into_iter();
             let mut pairs = Vec::new();
             while let (Some(key), Some(value)) = (flat.next(), flat.next()) {
                 pairs.push((key, value));

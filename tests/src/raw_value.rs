@@ -35,7 +35,10 @@ impl RawValue {
     pub fn int(&self) -> i64 {
         match self {
             Self::Int(n) => *n,
-            other => other.text().and_then(|t| t.parse().ok()).unwrap_or_else(|| panic!("expected a number: {self:?}")),
+            other => other
+                .text()
+                .and_then(|t| t.parse().ok())
+                .unwrap_or_else(|| panic!("expected a number: {self:?}")),
         }
     }
 
@@ -46,7 +49,8 @@ impl RawValue {
     /// When it is none.
     #[must_use]
     pub fn str(&self) -> &str {
-        self.text().unwrap_or_else(|| panic!("expected a string: {self:?}"))
+        self.text()
+            .unwrap_or_else(|| panic!("expected a string: {self:?}"))
     }
 
     /// The elements of an array, a set or a push.
@@ -66,8 +70,14 @@ impl RawValue {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         match self {
-            Self::Map(pairs) => pairs.iter().find(|(k, _)| k.text() == Some(key)).map(|(_, v)| v),
-            Self::Array(items) => items.chunks_exact(2).find(|kv| kv[0].text() == Some(key)).map(|kv| &kv[1]),
+            Self::Map(pairs) => pairs
+                .iter()
+                .find(|(k, _)| k.text() == Some(key))
+                .map(|(_, v)| v),
+            Self::Array(items) => items
+                .chunks_exact(2)
+                .find(|kv| kv[0].text() == Some(key))
+                .map(|kv| &kv[1]),
             _ => None,
         }
     }

@@ -32,7 +32,12 @@ impl Default for ReplicasBuilder {
     fn default() -> Self {
         // With the default of five seconds a replica is linked five seconds after it asked.
         let server = ServerBuilder::default().config("repl-diskless-sync-delay 0");
-        Self { replicas: 2, host: "127.0.0.1", isolable: false, server }
+        Self {
+            replicas: 2,
+            host: "127.0.0.1",
+            isolable: false,
+            server,
+        }
     }
 }
 
@@ -64,14 +69,21 @@ impl ReplicasBuilder {
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.host = "localhost";
-        self.server = self.server.tls().config("tls-replication yes").config("replica-announce-ip localhost");
+        self.server = self
+            .server
+            .tls()
+            .config("tls-replication yes")
+            .config("replica-announce-ip localhost");
         self
     }
 
     /// The password of every server.
     #[must_use]
     pub fn requirepass(mut self, password: &str) -> Self {
-        self.server = self.server.requirepass(password).config(format!("masterauth {password}"));
+        self.server = self
+            .server
+            .requirepass(password)
+            .config(format!("masterauth {password}"));
         self
     }
 
@@ -81,7 +93,10 @@ impl ReplicasBuilder {
     ///
     /// When a server does not start or a replica does not link.
     pub async fn start(self) -> Replicas {
-        let mut replicas = Replicas { proxies: Vec::new(), nodes: Vec::new() };
+        let mut replicas = Replicas {
+            proxies: Vec::new(),
+            nodes: Vec::new(),
+        };
         for index in 0..=self.replicas {
             let mut server = self.server.clone();
             if index > 0 {
@@ -92,7 +107,9 @@ impl ReplicasBuilder {
                 let proxy = Proxy::start(server.addr());
                 let source = network::speak_from(network::server(index), &server).await;
                 let port = format!("replica-announce-port {}", proxy.addr().port());
-                server.reconfigure([source, port, "replica-announce-ip 127.0.0.1".into()]).await;
+                server
+                    .reconfigure([source, port, "replica-announce-ip 127.0.0.1".into()])
+                    .await;
                 replicas.proxies.push(proxy);
             }
             replicas.nodes.push(server);
@@ -134,7 +151,10 @@ impl Replicas {
     /// The port at which the others find a server.
     #[must_use]
     pub fn port(&self, index: usize) -> u16 {
-        self.proxies.get(index).map_or_else(|| self.nodes[index].peer_port(), |proxy| proxy.addr().port())
+        self.proxies.get(index).map_or_else(
+            || self.nodes[index].peer_port(),
+            |proxy| proxy.addr().port(),
+        )
     }
 
     /// The number of the server that the others find at this port.
@@ -163,7 +183,12 @@ impl Replicas {
 
     fn links_of(&self, index: usize, act: impl Fn(&Proxy, IpAddr)) {
         let here = &self.proxies[index];
-        for (other, there) in self.proxies.iter().enumerate().filter(|(other, _)| *other != index) {
+        for (other, there) in self
+            .proxies
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != index)
+        {
             act(here, network::server(other));
             act(there, network::server(index));
         }
@@ -180,12 +205,23 @@ impl Replicas {
     pub async fn role(&self, index: usize) -> Option<String> {
         let role = async {
             let mut raw = self.nodes[index].raw().await;
-            raw.try_cmd(&["ROLE"]).await.ok().filter(|reply| reply.error().is_none())
+            raw.try_cmd(&["ROLE"])
+                .await
+                .ok()
+                .filter(|reply| reply.error().is_none())
         };
         if !self.nodes[index].is_awake() {
             return None;
         }
-        Some(timeout(GLANCE, role).await.ok()??.array().first()?.str().into())
+        Some(
+            timeout(GLANCE, role)
+                .await
+                .ok()??
+                .array()
+                .first()?
+                .str()
+                .into(),
+        )
     }
 
     /// Waits until whoever is master, and answers, has so many replicas that are up to date.
@@ -200,7 +236,11 @@ impl Replicas {
                     continue;
                 }
                 // Sentinels end the connections of a server whose role they change.
-                let info = self.nodes[index].raw().await.try_cmd(&["INFO", "replication"]).await;
+                let info = self.nodes[index]
+                    .raw()
+                    .await
+                    .try_cmd(&["INFO", "replication"])
+                    .await;
                 if let Ok(info @ RawValue::Bulk(_)) = info
                     && info.str().matches("state=online").count() >= replicas
                 {

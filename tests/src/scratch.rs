@@ -22,10 +22,14 @@ impl Scratch {
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         // A process id comes back after a crash that left its directory behind; the clock tells the two apart.
-        let clock = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos());
+        let clock = SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |since| since.subsec_nanos());
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("leasehold-{}-{n}-{clock:x}", std::process::id()));
-        std::fs::create_dir(&path).unwrap_or_else(|e| panic!("cannot create {}: {e}", path.display()));
+        let path =
+            std::env::temp_dir().join(format!("leasehold-{}-{n}-{clock:x}", std::process::id()));
+        std::fs::create_dir(&path)
+            .unwrap_or_else(|e| panic!("cannot create {}: {e}", path.display()));
         Self { path }
     }
 

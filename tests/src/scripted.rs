@@ -46,7 +46,9 @@ impl Scripted {
     pub async fn start<F: Future<Output = ()> + Send + 'static>(
         script: impl Fn(Peer) -> F + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a port");
         let addr = listener.local_addr().expect("an address");
         let counts = Arc::new(Counts::default());
         let counting = Arc::clone(&counts);
@@ -55,11 +57,20 @@ impl Scripted {
             while let Ok((stream, _)) = listener.accept().await {
                 let number = counting.accepted.fetch_add(1, Ordering::SeqCst);
                 let _ = stream.set_nodelay(true);
-                let peer = Peer { number, stream, unread: Vec::new(), counts: Arc::clone(&counting) };
+                let peer = Peer {
+                    number,
+                    stream,
+                    unread: Vec::new(),
+                    counts: Arc::clone(&counting),
+                };
                 connections.spawn(script(peer));
             }
         });
-        Self { addr, counts, accepting }
+        Self {
+            addr,
+            counts,
+            accepting,
+        }
     }
 
     /// `redis://127.0.0.1:40001`
@@ -186,8 +197,16 @@ fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let mut at = 0;
     let mut header = |marker: u8| {
         let end = at + bytes.get(at..)?.windows(2).position(|two| two == b"\r\n")?;
-        assert_eq!(bytes[at], marker, "not a request: {:?}", String::from_utf8_lossy(bytes));
-        let count: usize = std::str::from_utf8(&bytes[at + 1..end]).ok()?.parse().ok()?;
+        assert_eq!(
+            bytes[at],
+            marker,
+            "not a request: {:?}",
+            String::from_utf8_lossy(bytes)
+        );
+        let count: usize = std::str::from_utf8(&bytes[at + 1..end])
+            .ok()?
+            .parse()
+            .ok()?;
         if marker == b'*' {
             at = end + 2;
             return Some((count, String::new()));

@@ -101,8 +101,14 @@ impl SentinelsBuilder {
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self.servers = self.servers.tls();
-        let names = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes", "tls-replication yes"];
-        self.sentinel = names.into_iter().fold(self.sentinel.tls(), ServerBuilder::config);
+        let names = [
+            "sentinel resolve-hostnames yes",
+            "sentinel announce-hostnames yes",
+            "tls-replication yes",
+        ];
+        self.sentinel = names
+            .into_iter()
+            .fold(self.sentinel.tls(), ServerBuilder::config);
         self
     }
 
@@ -134,8 +140,14 @@ impl SentinelsBuilder {
         let mut sentinel = self
             .sentinel
             .sentinel()
-            .config(format!("sentinel monitor {SERVICE} {host} {} 2", servers.port(0)))
-            .config(format!("sentinel down-after-milliseconds {SERVICE} {}", down_after.as_millis()))
+            .config(format!(
+                "sentinel monitor {SERVICE} {host} {} 2",
+                servers.port(0)
+            ))
+            .config(format!(
+                "sentinel down-after-milliseconds {SERVICE} {}",
+                down_after.as_millis()
+            ))
             .config(format!("sentinel failover-timeout {SERVICE} 1000"))
             .config(format!("sentinel parallel-syncs {SERVICE} 1"));
         if let Some(password) = &self.password {
@@ -148,7 +160,8 @@ impl SentinelsBuilder {
         for index in 0..SENTINELS {
             let mut sentinel = sentinel.clone();
             if self.isolable {
-                sentinel = sentinel.config(network::speak_from(network::sentinel(index), servers.node(0)).await);
+                sentinel = sentinel
+                    .config(network::speak_from(network::sentinel(index), servers.node(0)).await);
             }
             starting.spawn(sentinel.start());
         }
@@ -157,7 +170,12 @@ impl SentinelsBuilder {
             let _ = sentinel.raw().await.cmd(&PERIODS).await;
         }
         let (password, sentinel_password) = (self.password, self.sentinel_password);
-        let this = Sentinels { sentinels, servers, password, sentinel_password };
+        let this = Sentinels {
+            sentinels,
+            servers,
+            password,
+            sentinel_password,
+        };
         this.wait_until_ready().await;
         this
     }
@@ -192,16 +210,23 @@ impl Sentinels {
     /// When the sentinels do not speak TLS.
     #[must_use]
     pub fn tls_url(&self, host: &str) -> String {
-        self.url_at("rediss-sentinel", |sentinel| format!("{host}:{}", sentinel.tls_port()))
+        self.url_at("rediss-sentinel", |sentinel| {
+            format!("{host}:{}", sentinel.tls_port())
+        })
     }
 
     fn url_at(&self, scheme: &str, place: impl Fn(&Server) -> String) -> String {
         let hosts: Vec<_> = self.sentinels.iter().map(place).collect();
-        let login = self.password.as_ref().map_or_else(String::new, |password| format!(":{password}@"));
+        let login = self
+            .password
+            .as_ref()
+            .map_or_else(String::new, |password| format!(":{password}@"));
         let query = self
             .sentinel_password
             .as_ref()
-            .map_or_else(String::new, |password| format!("?sentinel_password={password}"));
+            .map_or_else(String::new, |password| {
+                format!("?sentinel_password={password}")
+            });
         format!("{scheme}://{login}{}/{SERVICE}{query}", hosts.join(","))
     }
 
@@ -250,11 +275,17 @@ impl Sentinels {
         }
         let ask = async {
             let mut raw = self.sentinels[sentinel].raw().await;
-            raw.try_cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).await.ok()
+            raw.try_cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])
+                .await
+                .ok()
         };
         let reply = timeout(GLANCE, ask).await.ok()??;
         let port = u16::try_from(reply.array()[1].int()).expect("a port");
-        Some(self.servers.index_of(port).unwrap_or_else(|| panic!("sentinel {sentinel} names a stranger: {reply:?}")))
+        Some(
+            self.servers
+                .index_of(port)
+                .unwrap_or_else(|| panic!("sentinel {sentinel} names a stranger: {reply:?}")),
+        )
     }
 
     /// The server that most sentinels name and that calls itself a master.
@@ -265,7 +296,9 @@ impl Sentinels {
                 votes[index] += 1;
             }
         }
-        let index = votes.iter().position(|votes| *votes > self.sentinels.len() / 2)?;
+        let index = votes
+            .iter()
+            .position(|votes| *votes > self.sentinels.len() / 2)?;
         (self.servers.role(index).await.as_deref() == Some("master")).then_some(index)
     }
 
@@ -279,7 +312,11 @@ impl Sentinels {
         until("the sentinels name another master", async || {
             // It may be too soon after the last one, no replica may be good enough yet, or a failover that has begun may
             // come to nothing; that takes it a while.
-            let reply = self.sentinels[0].raw().await.cmd(&["SENTINEL", "FAILOVER", SERVICE]).await;
+            let reply = self.sentinels[0]
+                .raw()
+                .await
+                .cmd(&["SENTINEL", "FAILOVER", SERVICE])
+                .await;
             for _ in 0..100 {
                 match self.master().await {
                     Some(now) if Some(now) != before => return Ok(now),
@@ -298,7 +335,10 @@ impl Sentinels {
     /// When it does not come to that.
     pub async fn wait_until_ready(&self) {
         for index in 0..self.sentinels.len() {
-            until("the sentinels find each other", async || self.is_ready(index).await).await;
+            until("the sentinels find each other", async || {
+                self.is_ready(index).await
+            })
+            .await;
         }
     }
 
@@ -329,12 +369,23 @@ impl Sentinels {
             return Err(format!("sentinel {sentinel} says {state:?}"));
         }
         // A failover that has begun goes on although the master is back.
-        if state.get("flags").is_none_or(|flags| flags.str() != "master") {
+        if state
+            .get("flags")
+            .is_none_or(|flags| flags.str() != "master")
+        {
             return Err(format!("sentinel {sentinel} says {state:?}"));
         }
         // Without a working link a replica is not chosen, and a failover would have to be tried twice.
         let state = raw.cmd(&["SENTINEL", "REPLICAS", SERVICE]).await;
-        let linked = |replica: &RawValue| replica.get("master-link-status").is_some_and(|status| status.str() == "ok");
-        if state.array().iter().all(linked) { Ok(()) } else { Err(format!("sentinel {sentinel} says {state:?}")) }
+        let linked = |replica: &RawValue| {
+            replica
+                .get("master-link-status")
+                .is_some_and(|status| status.str() == "ok")
+        };
+        if state.array().iter().all(linked) {
+            Ok(())
+        } else {
+            Err(format!("sentinel {sentinel} says {state:?}"))
+        }
     }
 }

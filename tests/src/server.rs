@@ -110,7 +110,9 @@ impl Server {
     /// Whether it can answer: the process lives and is not frozen.
     #[must_use]
     pub fn is_awake(&self) -> bool {
-        self.lock().as_mut().is_some_and(|process| process.is_running() && !process::is_stopped(process.pid()))
+        self.lock()
+            .as_mut()
+            .is_some_and(|process| process.is_running() && !process::is_stopped(process.pid()))
     }
 
     /// A connection of the raw client, with the password given if there is one.
@@ -119,11 +121,15 @@ impl Server {
     ///
     /// When it cannot connect.
     pub async fn raw(&self) -> Raw {
-        let mut raw =
-            Raw::connect(self.addr()).await.unwrap_or_else(|e| panic!("cannot connect to {}: {e}", self.addr()));
+        let mut raw = Raw::connect(self.addr())
+            .await
+            .unwrap_or_else(|e| panic!("cannot connect to {}: {e}", self.addr()));
         if let Some(password) = &self.options.password {
             let reply = raw.cmd(&["AUTH", password]).await;
-            assert!(reply.is_ok(), "the server refused its own password: {reply:?}");
+            assert!(
+                reply.is_ok(),
+                "the server refused its own password: {reply:?}"
+            );
         }
         raw
     }
@@ -172,16 +178,25 @@ impl Server {
     /// When it does not come up.
     pub async fn restart(&self) {
         self.kill();
-        let (options, dir, port) = (self.options.clone(), self.dir.path().to_owned(), self.port());
+        let (options, dir, port) = (
+            self.options.clone(),
+            self.dir.path().to_owned(),
+            self.port(),
+        );
         let tls = self.tls.as_ref().map(Port::number);
-        let process =
-            tokio::task::spawn_blocking(move || options.launch(&dir, port, tls)).await.expect("the server starts");
-        *self.lock() = Some(process.unwrap_or_else(|log| panic!("the server did not restart; it said:\n{log}")));
+        let process = tokio::task::spawn_blocking(move || options.launch(&dir, port, tls))
+            .await
+            .expect("the server starts");
+        *self.lock() = Some(
+            process.unwrap_or_else(|log| panic!("the server did not restart; it said:\n{log}")),
+        );
     }
 
     /// Starts it again with more lines in its configuration.
     pub(crate) async fn reconfigure(&mut self, lines: impl IntoIterator<Item = String>) {
-        self.options = lines.into_iter().fold(self.options.clone(), ServerBuilder::config);
+        self.options = lines
+            .into_iter()
+            .fold(self.options.clone(), ServerBuilder::config);
         self.restart().await;
     }
 
@@ -193,7 +208,9 @@ impl Server {
     /// The server's log, for a failed test's message.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read(self.dir.join("log")).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default()
+        std::fs::read(self.dir.join("log"))
+            .map(|log| String::from_utf8_lossy(&log).into_owned())
+            .unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Watched>> {

@@ -29,7 +29,9 @@ impl Mode {
     /// The mode of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        [Self::Fast, Self::Safe].into_iter().find(|mode| mode.to_string() == name)
+        [Self::Fast, Self::Safe]
+            .into_iter()
+            .find(|mode| mode.to_string() == name)
     }
 }
 
@@ -65,7 +67,8 @@ impl Linger {
     /// When the directory cannot be written.
     pub fn write(&self, file: &Path) {
         let whole = file.with_extension("new");
-        std::fs::write(&whole, format!("{} {}", self.time.as_millis(), self.key)).expect("the directory is writable");
+        std::fs::write(&whole, format!("{} {}", self.time.as_millis(), self.key))
+            .expect("the directory is writable");
         std::fs::rename(whole, file).expect("the directory is writable");
     }
 

@@ -18,7 +18,10 @@ pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String
     loop {
         match ask().await {
             Ok(value) => return value,
-            Err(why) => assert!(Instant::now() < give_up, "{what}: not within {PATIENCE:?}; {why}"),
+            Err(why) => assert!(
+                Instant::now() < give_up,
+                "{what}: not within {PATIENCE:?}; {why}"
+            ),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -73,13 +73,20 @@ impl Lane {
         let proxy = Proxy::start(server.addr());
         let raw = server.raw().await;
         let locks = loop {
-            let builder = Locks::builder(proxy.url()).lease(lease).command_timeout(TIMEOUT);
+            let builder = Locks::builder(proxy.url())
+                .lease(lease)
+                .command_timeout(TIMEOUT);
             // On a busy machine even a healthy server may be too slow for that.
             if let Ok(locks) = builder.connect().await {
                 break locks;
             }
         };
-        Self { server, proxy, locks, raw }
+        Self {
+            server,
+            proxy,
+            locks,
+            raw,
+        }
     }
 
     /// Takes the lock on a healthy connection, which knows the scripts from then on.
@@ -117,7 +124,10 @@ impl Lane {
             }
             _ => Some(guard),
         };
-        if matches!(operation, Operation::AcquireForgotten | Operation::ReleaseForgotten) {
+        if matches!(
+            operation,
+            Operation::AcquireForgotten | Operation::ReleaseForgotten
+        ) {
             self.raw.cmd(&["SCRIPT", "FLUSH"]).await;
         }
         guard
@@ -133,10 +143,18 @@ impl Lane {
             };
             let before = bytes(&self.proxy);
             let after = match guard {
-                Some(guard) if operation == Operation::Renew => self.renewed(&guard).await.then(|| bytes(&self.proxy)),
+                Some(guard) if operation == Operation::Renew => {
+                    self.renewed(&guard).await.then(|| bytes(&self.proxy))
+                }
                 Some(guard) => guard.release().await.is_ok().then(|| bytes(&self.proxy)),
                 // A guard is kept until the bytes are counted: its release is not meant.
-                None => self.locks.mutex("k0000").try_lock().await.map(|_kept| bytes(&self.proxy)).ok(),
+                None => self
+                    .locks
+                    .mutex("k0000")
+                    .try_lock()
+                    .await
+                    .map(|_kept| bytes(&self.proxy))
+                    .ok(),
             };
             if let Some(after) = after {
                 return (after.0 - before.0, after.1 - before.1);
@@ -147,7 +165,10 @@ impl Lane {
     /// One cut point. Returns what the library said, which was true.
     async fn cut(&mut self, operation: Operation, case: Case, key: &str) -> &'static str {
         let guard = self.prepare(operation, key).await;
-        let fault = Fault::Cut { after: case.after, how: case.how };
+        let fault = Fault::Cut {
+            after: case.after,
+            how: case.how,
+        };
         if case.to_server {
             self.proxy.to_server(fault)
         } else {
@@ -162,12 +183,25 @@ impl Lane {
             Some(guard) => self.release(operation, key, guard).await,
         };
         self.proxy.heal();
-        let left = if operation == Operation::AcquireHeld { SOMEBODY } else { "" };
+        let left = if operation == Operation::AcquireHeld {
+            SOMEBODY
+        } else {
+            ""
+        };
         let raw = &mut self.raw;
-        until(&format!("{operation:?} {case:?} said {said}: the cleanup"), async || fields(raw, key).await == left)
-            .await;
-        if said == "nothing was done" && operation != Operation::Release && operation != Operation::ReleaseForgotten {
-            assert!(!exists(raw, &token_of(key)).await, "{operation:?} {case:?}: something was done");
+        until(
+            &format!("{operation:?} {case:?} said {said}: the cleanup"),
+            async || fields(raw, key).await == left,
+        )
+        .await;
+        if said == "nothing was done"
+            && operation != Operation::Release
+            && operation != Operation::ReleaseForgotten
+        {
+            assert!(
+                !exists(raw, &token_of(key)).await,
+                "{operation:?} {case:?}: something was done"
+            );
         }
         raw.cmd(&["DEL", key]).await;
         if case.how == Cut::Silence {
@@ -207,7 +241,10 @@ impl Lane {
     /// lost.
     async fn cut_renewal(&mut self, case: Case, key: &str) -> &'static str {
         let guard = self.lock_and_renew(key).await;
-        let fault = Fault::Cut { after: case.after, how: case.how };
+        let fault = Fault::Cut {
+            after: case.after,
+            how: case.how,
+        };
         if case.to_server {
             self.proxy.to_server(fault)
         } else {
@@ -220,7 +257,10 @@ impl Lane {
                 if !guard.is_held() {
                     return;
                 }
-                assert!(held.starts_with(self.locks.client_id()) && held.ends_with("=1"), "{case:?}: {held:?}");
+                assert!(
+                    held.starts_with(self.locks.client_id()) && held.ends_with("=1"),
+                    "{case:?}: {held:?}"
+                );
                 tokio::time::sleep(ms(20)).await;
             }
         };
@@ -231,7 +271,10 @@ impl Lane {
         self.proxy.heal();
         drop(guard);
         let raw = &mut self.raw;
-        until(&format!("{case:?} said {said}: the release"), async || !exists(raw, key).await).await;
+        until(&format!("{case:?} said {said}: the release"), async || {
+            !exists(raw, key).await
+        })
+        .await;
         if case.how == Cut::Silence {
             self.proxy.reset_all();
         }
@@ -243,8 +286,14 @@ impl Lane {
             Ok(Some(guard)) => {
                 let held = fields(&mut self.raw, key).await;
                 let token = self.raw.cmd(&["GET", &token_of(key)]).await;
-                assert!(guard.is_held(), "the lease is longer than anything here takes");
-                assert!(held.starts_with(self.locks.client_id()) && held.ends_with("=1"), "{held:?}");
+                assert!(
+                    guard.is_held(),
+                    "the lease is longer than anything here takes"
+                );
+                assert!(
+                    held.starts_with(self.locks.client_id()) && held.ends_with("=1"),
+                    "{held:?}"
+                );
                 assert!(!held.contains(' '), "{held}");
                 assert_eq!(token.int().unsigned_abs(), guard.token().as_u64());
                 "acquired"
@@ -261,12 +310,20 @@ impl Lane {
     async fn release(&mut self, operation: Operation, key: &str, guard: Guard) -> &'static str {
         match within("an answer", guard.release()).await {
             Ok(Release::Released) => {
-                assert_ne!(operation, Operation::ReleaseGone, "there was nothing to release");
+                assert_ne!(
+                    operation,
+                    Operation::ReleaseGone,
+                    "there was nothing to release"
+                );
                 assert!(!exists(&mut self.raw, key).await);
                 "released"
             }
             Ok(Release::AlreadyGone) => {
-                assert_eq!(operation, Operation::ReleaseGone, "it was there until this release");
+                assert_eq!(
+                    operation,
+                    Operation::ReleaseGone,
+                    "it was there until this release"
+                );
                 "already gone"
             }
             Ok(other) => panic!("{other:?}"),
@@ -290,17 +347,33 @@ fn token_of(key: &str) -> String {
 /// Runs the operation once for each byte and each way to cut there. `every` is the distance of the cut points that end
 /// otherwise than by RST.
 async fn sweep(operation: Operation, every: u64) -> Said {
-    let (lanes, lease) = if operation == Operation::Renew { (RENEWAL_LANES, RENEWED) } else { (LANES, LONG) };
+    let (lanes, lease) = if operation == Operation::Renew {
+        (RENEWAL_LANES, RENEWED)
+    } else {
+        (LANES, LONG)
+    };
     let local = LocalSet::new();
-    local.run_until(sweep_in_lanes(operation, every, lanes, lease)).await
+    local
+        .run_until(sweep_in_lanes(operation, every, lanes, lease))
+        .await
 }
 
 async fn sweep_in_lanes(operation: Operation, every: u64, lanes: usize, lease: Duration) -> Said {
     let (request, reply) = Lane::new(lease).await.measure(operation).await;
     // The ids of holds grow by a digit or two on the way.
-    let points = (0..=request + 2).map(|after| (true, after)).chain((0..=reply + 2).map(|after| (false, after)));
-    let cases = points.flat_map(|(to_server, after)| ENDS.map(|how| Case { to_server, after, how }));
-    let cases: Vec<Case> = cases.filter(|case| case.how == Cut::Rst || case.after.is_multiple_of(every)).collect();
+    let points = (0..=request + 2)
+        .map(|after| (true, after))
+        .chain((0..=reply + 2).map(|after| (false, after)));
+    let cases = points.flat_map(|(to_server, after)| {
+        ENDS.map(|how| Case {
+            to_server,
+            after,
+            how,
+        })
+    });
+    let cases: Vec<Case> = cases
+        .filter(|case| case.how == Cut::Rst || case.after.is_multiple_of(every))
+        .collect();
 
     let mut running = JoinSet::new();
     for n in 0..lanes {
@@ -325,43 +398,67 @@ async fn sweep_in_lanes(operation: Operation, every: u64, lanes: usize, lease: D
             *said.entry(what).or_default() += n;
         }
     }
-    println!("{operation:?}: {request} bytes there, {reply} back, {} cuts: {said:?}", cases.len());
+    println!(
+        "{operation:?}: {request} bytes there, {reply} back, {} cuts: {said:?}",
+        cases.len()
+    );
     said
 }
 
 #[track_caller]
 fn assert_said(said: &Said, all: &[&str]) {
-    assert!(all.iter().all(|what| said.contains_key(what)), "{all:?} were to be seen: {said:?}");
+    assert!(
+        all.iter().all(|what| said.contains_key(what)),
+        "{all:?} were to be seen: {said:?}"
+    );
 }
 
 #[tokio::test]
 async fn an_acquire_cut_at_any_byte() {
-    assert_said(&sweep(Operation::Acquire, 1).await, &["acquired", "unknown"]);
+    assert_said(
+        &sweep(Operation::Acquire, 1).await,
+        &["acquired", "unknown"],
+    );
 }
 
 #[tokio::test]
 async fn an_acquire_of_a_held_lock_cut_at_any_byte() {
-    assert_said(&sweep(Operation::AcquireHeld, 1).await, &["held by another", "unknown"]);
+    assert_said(
+        &sweep(Operation::AcquireHeld, 1).await,
+        &["held by another", "unknown"],
+    );
 }
 
 #[tokio::test]
 async fn an_acquire_by_a_forgotten_script_cut_at_any_byte() {
-    assert_said(&sweep(Operation::AcquireForgotten, 8).await, &["acquired", "unknown"]);
+    assert_said(
+        &sweep(Operation::AcquireForgotten, 8).await,
+        &["acquired", "unknown"],
+    );
 }
 
 #[tokio::test]
 async fn a_release_cut_at_any_byte() {
-    assert_said(&sweep(Operation::Release, 1).await, &["released", "unknown"]);
+    assert_said(
+        &sweep(Operation::Release, 1).await,
+        &["released", "unknown"],
+    );
 }
 
 #[tokio::test]
 async fn a_release_of_a_lock_that_is_gone_cut_at_any_byte() {
-    assert_said(&sweep(Operation::ReleaseGone, 1).await, &["already gone", "unknown"]);
+    assert_said(
+        &sweep(Operation::ReleaseGone, 1).await,
+        &["already gone", "unknown"],
+    );
 }
 
 #[tokio::test]
 async fn a_release_by_a_forgotten_script_cut_at_any_byte() {
-    assert_said(&sweep(Operation::ReleaseForgotten, 8).await, &["released", "unknown"]);
+    assert_said(
+        &sweep(Operation::ReleaseForgotten, 8).await,
+        &["released", "unknown"],
+    );
 }
 
 #[tokio::test]

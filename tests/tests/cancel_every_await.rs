@@ -35,7 +35,11 @@ impl Stage {
     async fn new() -> Self {
         let server = Server::start().await;
         let (ours, theirs) = (locks(&server).await, locks(&server).await);
-        Self { server, ours, theirs }
+        Self {
+            server,
+            ours,
+            theirs,
+        }
     }
 
     /// Makes the operation anew for n = 0, 1, 2, … and drops it at its n-th await, until it completes; each time nothing
@@ -70,7 +74,11 @@ struct Awaits {
 
 impl Awaits {
     const fn new(least: usize) -> Self {
-        Self { n: 0, least, tries: 0 }
+        Self {
+            n: 0,
+            least,
+            tries: 0,
+        }
     }
 
     /// Goes on to the next one, unless the operation completed before it came to the present one.
@@ -87,14 +95,36 @@ impl Awaits {
 
 /// Nothing on the server, nobody in the line, nobody listening; and the next lock is to be had.
 async fn nothing_is_left(raw: &mut Raw, locks: &Locks, when: &str) {
-    until(&format!("{when}: the release"), async || !exists(raw, "a").await).await;
-    until(&format!("{when}: a place in the line is left"), async || {
-        within("an answer", locks.mutex("a").try_lock().into_future()).await.unwrap().is_some()
+    until(&format!("{when}: the release"), async || {
+        !exists(raw, "a").await
     })
     .await;
-    let next = within(&format!("{when}: the next lock"), locks.mutex("a").lock().into_future()).await;
-    assert_eq!(within("its release", next.unwrap().release()).await.unwrap(), Release::Released, "{when}");
-    until(&format!("{when}: unsubscribing"), async || raw.cmd(&["PUBSUB", "CHANNELS"]).await.array().is_empty()).await;
+    until(
+        &format!("{when}: a place in the line is left"),
+        async || {
+            within("an answer", locks.mutex("a").try_lock().into_future())
+                .await
+                .unwrap()
+                .is_some()
+        },
+    )
+    .await;
+    let next = within(
+        &format!("{when}: the next lock"),
+        locks.mutex("a").lock().into_future(),
+    )
+    .await;
+    assert_eq!(
+        within("its release", next.unwrap().release())
+            .await
+            .unwrap(),
+        Release::Released,
+        "{when}"
+    );
+    until(&format!("{when}: unsubscribing"), async || {
+        raw.cmd(&["PUBSUB", "CHANNELS"]).await.array().is_empty()
+    })
+    .await;
     assert_everything_expires(raw).await;
 }
 
@@ -110,9 +140,30 @@ fn keep_for_a_moment(guard: Guard) {
 async fn a_free_lock() {
     let stage = Stage::new().await;
     let ours = &stage.ours;
-    stage.sweep(ours, 1, async || (), |()| ours.mutex("a").lock().into_future()).await;
-    stage.sweep(ours, 1, async || (), |()| ours.mutex("a").try_lock().into_future()).await;
-    stage.sweep(ours, 1, async || (), |()| ours.mutex("a").try_lock_for(ms(50)).into_future()).await;
+    stage
+        .sweep(
+            ours,
+            1,
+            async || (),
+            |()| ours.mutex("a").lock().into_future(),
+        )
+        .await;
+    stage
+        .sweep(
+            ours,
+            1,
+            async || (),
+            |()| ours.mutex("a").try_lock().into_future(),
+        )
+        .await;
+    stage
+        .sweep(
+            ours,
+            1,
+            async || (),
+            |()| ours.mutex("a").try_lock_for(ms(50)).into_future(),
+        )
+        .await;
 }
 
 #[tokio::test]
@@ -121,8 +172,14 @@ async fn a_lock_that_this_process_holds() {
     let ours = &stage.ours;
     let held = async || keep_for_a_moment(ours.mutex("a").lock().await.unwrap());
     // One for the guard here, one for the server.
-    stage.sweep(ours, 2, held, |()| ours.mutex("a").lock().into_future()).await;
-    stage.sweep(ours, 1, held, |()| ours.mutex("a").try_lock_for(BUSY / 2).into_future()).await;
+    stage
+        .sweep(ours, 2, held, |()| ours.mutex("a").lock().into_future())
+        .await;
+    stage
+        .sweep(ours, 1, held, |()| {
+            ours.mutex("a").try_lock_for(BUSY / 2).into_future()
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -131,9 +188,15 @@ async fn a_lock_that_another_client_holds() {
     let ours = &stage.ours;
     let held = async || keep_for_a_moment(stage.theirs.mutex("a").lock().await.unwrap());
     // An attempt, the message, another attempt.
-    stage.sweep(ours, 3, held, |()| ours.mutex("a").lock().into_future()).await;
+    stage
+        .sweep(ours, 3, held, |()| ours.mutex("a").lock().into_future())
+        .await;
     for time in [BUSY / 2, BUSY * 40] {
-        stage.sweep(ours, 2, held, |()| ours.mutex("a").try_lock_for(time).into_future()).await;
+        stage
+            .sweep(ours, 2, held, |()| {
+                ours.mutex("a").try_lock_for(time).into_future()
+            })
+            .await;
     }
 }
 
@@ -165,7 +228,9 @@ async fn a_lock_whose_script_was_flushed() {
     let ours = &stage.ours;
     let flush = async || stage.server.raw().await.cmd(&["SCRIPT", "FLUSH"]).await;
     // The name of the script, and its text.
-    stage.sweep(ours, 2, flush, |_| ours.mutex("a").lock().into_future()).await;
+    stage
+        .sweep(ours, 2, flush, |_| ours.mutex("a").lock().into_future())
+        .await;
     let held = async || {
         let guard = ours.mutex("a").lock().await.unwrap();
         flush().await;
@@ -260,7 +325,10 @@ fn with_the_runtime(least: usize, plant: bool, make: impl Fn(Locks) -> Operation
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }
 
 /// Spawns the operation and returns when it is at its n-th await, where it stays, or when it has completed.
@@ -278,7 +346,9 @@ async fn reach(mut operation: Operation, n: usize) -> bool {
         pendings += 1;
         if done { Poll::Ready(()) } else { Poll::Pending }
     }));
-    within("the await", reached).await.expect("the operation does not panic")
+    within("the await", reached)
+        .await
+        .expect("the operation does not panic")
 }
 
 #[test]
@@ -295,7 +365,9 @@ fn a_runtime_that_ends_during_a_free_lock() {
 
 #[test]
 fn a_runtime_that_ends_during_a_contended_lock() {
-    let lock = |locks: Locks| -> Operation { Box::pin(async move { drop(locks.mutex("a").lock().await.unwrap()) }) };
+    let lock = |locks: Locks| -> Operation {
+        Box::pin(async move { drop(locks.mutex("a").lock().await.unwrap()) })
+    };
     with_the_runtime(3, true, lock);
 }
 

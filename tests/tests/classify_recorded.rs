@@ -103,13 +103,24 @@ const EXPECTED: &[(&str, Kind, (bool, bool))] = &[
 /// Where one server differs from the rest.
 const EXCEPTIONS: &[(&str, &str, Kind, (bool, bool))] = &[
     // The command is newer than the server.
-    ("redis70", "WAITAOF 1 local, AOF off", Kind::UnknownCommand, NOT_RUN),
+    (
+        "redis70",
+        "WAITAOF 1 local, AOF off",
+        Kind::UnknownCommand,
+        NOT_RUN,
+    ),
     // The keys are looked at before the state of the cluster.
-    ("valkey91", "CROSSSLOT on EVALSHA 2 keys", Kind::CrossSlot, NOT_RUN),
+    (
+        "valkey91",
+        "CROSSSLOT on EVALSHA 2 keys",
+        Kind::CrossSlot,
+        NOT_RUN,
+    ),
 ];
 
 fn recorded() -> BTreeMap<String, BTreeMap<String, String>> {
-    serde_json::from_str(include_str!("../data/server-errors.json")).expect("the recording is well-formed")
+    serde_json::from_str(include_str!("../data/server-errors.json"))
+        .expect("the recording is well-formed")
 }
 
 #[test]
@@ -119,7 +130,9 @@ fn every_recorded_line_of_every_server_has_its_class() {
     for (server, cases) in &recorded {
         assert!(cases.len() >= 70, "{server} is complete");
         for (case, line) in cases {
-            let exception = EXCEPTIONS.iter().find(|(of, which, ..)| of == server && which == case);
+            let exception = EXCEPTIONS
+                .iter()
+                .find(|(of, which, ..)| of == server && which == case);
             let rule = EXPECTED.iter().find(|(which, ..)| which == case);
             let (kind, (in_script, may_have_executed)) = match (exception, rule) {
                 (Some((_, _, kind, run)), _) | (None, Some((_, kind, run))) => (kind, *run),
@@ -127,11 +140,18 @@ fn every_recorded_line_of_every_server_has_its_class() {
             };
             let error = ServerError::parse(line.as_bytes());
             let read = (error.kind(), error.in_script(), error.may_have_executed());
-            assert_eq!(read, (kind, in_script, may_have_executed), "{server}, {case}: {line}");
+            assert_eq!(
+                read,
+                (kind, in_script, may_have_executed),
+                "{server}, {case}: {line}"
+            );
         }
     }
     for (case, ..) in EXPECTED {
-        assert!(recorded.values().any(|cases| cases.contains_key(*case)), "'{case}' was never recorded");
+        assert!(
+            recorded.values().any(|cases| cases.contains_key(*case)),
+            "'{case}' was never recorded"
+        );
     }
 }
 
@@ -140,12 +160,24 @@ fn an_error_of_a_script_has_the_same_code_and_message_on_all_servers() {
     for (server, cases) in &recorded() {
         let error = ServerError::parse(cases["READONLY on EVALSHA"].as_bytes());
         assert_eq!(error.code(), "READONLY", "{server}");
-        assert_eq!(error.message(), "You can't write against a read only replica.", "{server}");
+        assert_eq!(
+            error.message(),
+            "You can't write against a read only replica.",
+            "{server}"
+        );
         let error = ServerError::parse(cases["WRONGTYPE inside script"].as_bytes());
         assert_eq!(error.code(), "WRONGTYPE", "{server}");
-        assert_eq!(error.message(), "Operation against a key holding the wrong kind of value", "{server}");
+        assert_eq!(
+            error.message(),
+            "Operation against a key holding the wrong kind of value",
+            "{server}"
+        );
         let error = ServerError::parse(cases["lua error() string"].as_bytes());
-        assert_eq!((error.code(), error.message()), ("ERR", "user_script:1: boom"), "{server}");
+        assert_eq!(
+            (error.code(), error.message()),
+            ("ERR", "user_script:1: boom"),
+            "{server}"
+        );
     }
 }
 
@@ -155,7 +187,11 @@ fn kind(line: &str) -> Kind {
 
 #[test]
 fn redirects_name_their_target_in_every_form_servers_use() {
-    let moved = |host: Option<&str>, port| Kind::Moved { slot: 5, host: host.map(str::to_owned), port };
+    let moved = |host: Option<&str>, port| Kind::Moved {
+        slot: 5,
+        host: host.map(str::to_owned),
+        port,
+    };
     let cases = [
         ("127.0.0.1:21300", moved(Some("127.0.0.1"), 21300)),
         ("cache-1.example:6379", moved(Some("cache-1.example"), 6379)),
@@ -169,15 +205,28 @@ fn redirects_name_their_target_in_every_form_servers_use() {
     for (target, expected) in cases {
         assert_eq!(kind(&format!("MOVED 5 {target}")), expected);
     }
-    let ask = Kind::Ask { slot: 16383, host: Some("127.0.0.1".to_owned()), port: 1 };
+    let ask = Kind::Ask {
+        slot: 16383,
+        host: Some("127.0.0.1".to_owned()),
+        port: 1,
+    };
     assert_eq!(kind("ASK 16383 127.0.0.1:1"), ask);
 }
 
 #[test]
 fn a_redirect_that_nobody_can_follow_is_no_redirect() {
-    for rest in
-        ["", "5", "5 ", "5 host", "16384 host:1", "-1 host:1", "x host:1", "5 host:", "5 host:0", "5 host:65536"]
-    {
+    for rest in [
+        "",
+        "5",
+        "5 ",
+        "5 host",
+        "16384 host:1",
+        "-1 host:1",
+        "x host:1",
+        "5 host:",
+        "5 host:0",
+        "5 host:65536",
+    ] {
         assert_eq!(kind(&format!("MOVED {rest}")), Kind::Other, "{rest}");
         assert_eq!(kind(&format!("ASK {rest}")), Kind::Other, "{rest}");
     }
@@ -186,23 +235,53 @@ fn a_redirect_that_nobody_can_follow_is_no_redirect() {
 #[test]
 fn what_no_recording_has_is_known_as_well() {
     let cases = [
-        ("TRYAGAIN Multiple keys request during rehashing of slot", Kind::TryAgain),
-        ("DENIED Redis is running in protected mode because protected mode is enabled", Kind::Denied),
-        ("ERR max number of clients + cluster connections reached", Kind::MaxClients),
+        (
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            Kind::TryAgain,
+        ),
+        (
+            "DENIED Redis is running in protected mode because protected mode is enabled",
+            Kind::Denied,
+        ),
+        (
+            "ERR max number of clients + cluster connections reached",
+            Kind::MaxClients,
+        ),
         ("ERR No such master with that name", Kind::NoSuchMaster),
-        ("NOGOODSLAVE No suitable replica to promote", Kind::NoGoodReplica),
-        ("INPROG Failover already in progress", Kind::FailoverInProgress),
-        ("NOSUB 'sunsubscribe' command executed not in subscribed mode", Kind::NotSubscribed),
-        ("ERR unknown subcommand 'SETINFO'. Try CLIENT HELP.", Kind::UnknownCommand),
-        ("ERR Unknown subcommand or wrong number of arguments for 'SETINFO'. Try CLIENT HELP", Kind::UnknownCommand),
+        (
+            "NOGOODSLAVE No suitable replica to promote",
+            Kind::NoGoodReplica,
+        ),
+        (
+            "INPROG Failover already in progress",
+            Kind::FailoverInProgress,
+        ),
+        (
+            "NOSUB 'sunsubscribe' command executed not in subscribed mode",
+            Kind::NotSubscribed,
+        ),
+        (
+            "ERR unknown subcommand 'SETINFO'. Try CLIENT HELP.",
+            Kind::UnknownCommand,
+        ),
+        (
+            "ERR Unknown subcommand or wrong number of arguments for 'SETINFO'. Try CLIENT HELP",
+            Kind::UnknownCommand,
+        ),
         // A function's place is named differently from a script's.
-        ("WRONGTYPE Operation against a key script: acquire, on @user_function:12.", Kind::WrongType),
+        (
+            "WRONGTYPE Operation against a key script: acquire, on @user_function:12.",
+            Kind::WrongType,
+        ),
         (
             "ERR Script attempted to access keys that do not hash to the same slot script: on @user_script:3.",
             Kind::CrossSlot,
         ),
         // The same words from somewhere else mean something else.
-        ("ERR Unknown Redis command called from script script: abc, on @user_script:1.", Kind::Script),
+        (
+            "ERR Unknown Redis command called from script script: abc, on @user_script:1.",
+            Kind::Script,
+        ),
         ("ERR something script: about to fail", Kind::Other),
     ];
     for (line, expected) in cases {
@@ -257,7 +336,10 @@ fn what_passes_by_itself_is_worth_another_try() {
         "x",
         "",
     ] {
-        assert!(!ServerError::parse(line.as_bytes()).is_transient(), "{line}");
+        assert!(
+            !ServerError::parse(line.as_bytes()).is_transient(),
+            "{line}"
+        );
     }
 }
 
@@ -272,11 +354,17 @@ fn any_bytes_can_be_read_and_shown() {
     );
 
     let error = ServerError::parse(b"");
-    assert_eq!((error.code(), error.message(), error.to_string()), ("", "", String::new()));
+    assert_eq!(
+        (error.code(), error.message(), error.to_string()),
+        ("", "", String::new())
+    );
     let error = ServerError::parse(b"just text");
     assert_eq!((error.code(), error.message()), ("", "just text"));
     let error = ServerError::parse(b"MYCODE");
-    assert_eq!((error.code(), error.message(), error.to_string()), ("MYCODE", "", "MYCODE".to_owned()));
+    assert_eq!(
+        (error.code(), error.message(), error.to_string()),
+        ("MYCODE", "", "MYCODE".to_owned())
+    );
     let error = ServerError::parse(b"READONLY no script: on @user_script:1.");
     assert_eq!(error.to_string(), "READONLY no (in a script)");
 }

@@ -57,8 +57,14 @@ async fn a_shard_that_cannot_be_reached_does_not_hinder_the_others() {
         .collect();
     let during = progress(&client, healthy, while_for).await;
     let opened: Vec<_> = (0..3).map(|node| accepts(node) - accepted[node]).collect();
-    let ratios: Vec<_> = before.iter().zip(&during).map(|(before, during)| *during as f64 / *before as f64).collect();
-    println!("scripts in {while_for:?}: {before:?} before, {during:?} while shard 0 is silent: {ratios:.2?}");
+    let ratios: Vec<_> = before
+        .iter()
+        .zip(&during)
+        .map(|(before, during)| *during as f64 / *before as f64)
+        .collect();
+    println!(
+        "scripts in {while_for:?}: {before:?} before, {during:?} while shard 0 is silent: {ratios:.2?}"
+    );
     println!("connections opened meanwhile: {opened:?}");
     // Far from what stalling behind a timeout of the silent shard would leave: a dozen.
     assert!(during.iter().all(|done| *done > 100), "{during:?}");
@@ -68,21 +74,33 @@ async fn a_shard_that_cannot_be_reached_does_not_hinder_the_others() {
     cluster.proxy(0).reset_all();
     cluster.proxy(0).heal();
     for waiter in waiting {
-        assert_eq!(waiter.await.unwrap().unwrap(), 1, "when it can be reached again");
+        assert_eq!(
+            waiter.await.unwrap().unwrap(),
+            1,
+            "when it can be reached again"
+        );
     }
 }
 
 /// Pain 25 and 10: a node that comes and goes costs connections to that node alone, and one for each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_flaps_costs_the_others_no_connections() {
-    let cluster = Cluster::builder().proxied().node_timeout(Duration::from_secs(15)).start().await;
+    let cluster = Cluster::builder()
+        .proxied()
+        .node_timeout(Duration::from_secs(15))
+        .start()
+        .await;
     let client = client(&cluster.url_of(&[1])).await;
     let mut keys = Vec::new();
     for shard in 0..3 {
         keys.push(cluster.key_at(shard, "k").await);
         assert_eq!(take(&client, &keys[shard], "me", soon()).await.unwrap(), 1);
     }
-    let accepts = || (0..6).map(|node| cluster.proxy(node).accepts()).collect::<Vec<_>>();
+    let accepts = || {
+        (0..6)
+            .map(|node| cluster.proxy(node).accepts())
+            .collect::<Vec<_>>()
+    };
     let before = accepts();
     const FLAPS: u64 = 10;
     for _ in 0..FLAPS {
@@ -92,17 +110,30 @@ async fn a_node_that_flaps_costs_the_others_no_connections() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let opened: Vec<_> = before.iter().zip(accepts()).map(|(before, after)| after - before).collect();
+    let opened: Vec<_> = before
+        .iter()
+        .zip(accepts())
+        .map(|(before, after)| after - before)
+        .collect();
     println!("connections opened while node 0 was reset {FLAPS} times: {opened:?}");
     // At node 0: the client's and its replica's own.
     assert!(opened[0] >= FLAPS && opened[0] <= 5 * FLAPS, "{opened:?}");
-    assert_eq!([opened[2], opened[4], opened[5]], [0, 0, 0], "nodes that have nothing to do with it");
+    assert_eq!(
+        [opened[2], opened[4], opened[5]],
+        [0, 0, 0],
+        "nodes that have nothing to do with it"
+    );
 }
 
 /// A node that refuses connections, with many who want it: attempts are the connection's, not the callers'.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_node_is_not_stormed_by_those_who_wait_for_it() {
-    let cluster = Cluster::builder().replicas(0).proxied().node_timeout(Duration::from_secs(15)).start().await;
+    let cluster = Cluster::builder()
+        .replicas(0)
+        .proxied()
+        .node_timeout(Duration::from_secs(15))
+        .start()
+        .await;
     let client = client(&cluster.url_of(&[1])).await;
     let key = cluster.key_at(0, "k").await;
     assert_eq!(take(&client, &key, "me", soon()).await.unwrap(), 1);
@@ -118,7 +149,9 @@ async fn a_dead_node_is_not_stormed_by_those_who_wait_for_it() {
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let opened: Vec<_> = (0..3).map(|node| cluster.proxy(node).accepts() - before[node]).collect();
+    let opened: Vec<_> = (0..3)
+        .map(|node| cluster.proxy(node).accepts() - before[node])
+        .collect();
     println!("connections opened by 50 callers in 2 s: {opened:?}");
     assert!(opened[0] <= 10, "{opened:?}");
     cluster.node(0).resume();

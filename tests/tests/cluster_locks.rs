@@ -18,11 +18,17 @@ async fn locks(cluster: &Cluster) -> Locks {
 }
 
 async fn short_locks(cluster: &Cluster) -> Locks {
-    Locks::builder(cluster.url()).lease(SHORT).connect().await.unwrap()
+    Locks::builder(cluster.url())
+        .lease(SHORT)
+        .connect()
+        .await
+        .unwrap()
 }
 
 async fn take(locks: &Locks, name: &str) -> Guard {
-    within(name, locks.mutex(name).lock().into_future()).await.unwrap()
+    within(name, locks.mutex(name).lock().into_future())
+        .await
+        .unwrap()
 }
 
 /// A task that waits for the lock, and does so at the server.
@@ -44,8 +50,24 @@ async fn every_operation_works_in_every_shard() {
         let name = cluster.key_at(master, "k").await;
         let guard = ours.mutex(&name).try_lock().await.unwrap().unwrap();
         assert!(theirs.mutex(&name).try_lock().await.unwrap().is_none());
-        assert!(theirs.mutex(&name).try_lock_for(ms(100)).await.unwrap().is_none());
-        assert_eq!(theirs.mutex(&name).holder().await.unwrap().unwrap().client(), ours.client_id());
+        assert!(
+            theirs
+                .mutex(&name)
+                .try_lock_for(ms(100))
+                .await
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(
+            theirs
+                .mutex(&name)
+                .holder()
+                .await
+                .unwrap()
+                .unwrap()
+                .client(),
+            ours.client_id()
+        );
         guards.push((name, guard));
     }
     for (name, guard) in guards {
@@ -62,7 +84,10 @@ async fn every_operation_works_in_every_shard() {
         assert!(after.token() > before.token());
         assert_eq!(before.release().await.unwrap(), Release::AlreadyGone);
         drop(after);
-        until("the lock is free", async || theirs.mutex(&name).holder().await.unwrap().is_none()).await;
+        until("the lock is free", async || {
+            theirs.mutex(&name).holder().await.unwrap().is_none()
+        })
+        .await;
     }
 }
 
@@ -79,10 +104,17 @@ async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_move
     let sharded = cluster.node(0).knows("SPUBLISH").await;
     let listeners = async |master: usize| {
         let question = if sharded { "SHARDNUMSUB" } else { "NUMSUB" };
-        let counts = cluster.raw(master).await.cmd(&["PUBSUB", question, &channel]).await;
+        let counts = cluster
+            .raw(master)
+            .await
+            .cmd(&["PUBSUB", question, &channel])
+            .await;
         counts.get(&channel).expect("the channel is named").int()
     };
-    until("the waiter listens at the master", async || listeners(0).await == 1).await;
+    until("the waiter listens at the master", async || {
+        listeners(0).await == 1
+    })
+    .await;
     guard.release().await.unwrap();
     let guard = within("the waiter", waiting).await.unwrap();
 
@@ -90,9 +122,14 @@ async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_move
     cluster.failover(3, Failover::Graceful).await;
     // The old one, which is its replica now, hears what is published at the new one, too. Whoever waited before goes on
     // listening while it holds the lock: hence two.
-    until("both listen in the shard", async || listeners(3).await + listeners(0).await == 2).await;
+    until("both listen in the shard", async || {
+        listeners(3).await + listeners(0).await == 2
+    })
+    .await;
     guard.release().await.unwrap();
-    let guard = within("the waiter after a failover", waiting).await.unwrap();
+    let guard = within("the waiter after a failover", waiting)
+        .await
+        .unwrap();
 
     let waiting = waiter(&theirs, &name).await;
     let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
@@ -102,17 +139,29 @@ async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_move
     migration.tell_everybody().await;
     // Unsharded channels are heard at any node, and nobody who listens to one is told that its slot has moved.
     until("both listen where they can hear", async || {
-        let elsewhere = if sharded { 0 } else { listeners(3).await + listeners(0).await };
+        let elsewhere = if sharded {
+            0
+        } else {
+            listeners(3).await + listeners(0).await
+        };
         listeners(1).await + elsewhere == 2
     })
     .await;
     guard.release().await.unwrap();
-    drop(within("the waiter after a migration", waiting).await.unwrap());
+    drop(
+        within("the waiter after a migration", waiting)
+            .await
+            .unwrap(),
+    );
 }
 
 #[tokio::test]
 async fn a_dead_shard_loses_its_own_locks_only() {
-    let cluster = Cluster::builder().replicas(0).config("cluster-require-full-coverage no").start().await;
+    let cluster = Cluster::builder()
+        .replicas(0)
+        .config("cluster-require-full-coverage no")
+        .start()
+        .await;
     let locks = short_locks(&cluster).await;
     let (mut dead, mut alive) = (Vec::new(), Vec::new());
     for n in 0..20 {
@@ -122,7 +171,10 @@ async fn a_dead_shard_loses_its_own_locks_only() {
     }
     cluster.kill(0);
     for guard in &dead {
-        assert_eq!(within("the end of a hold", guard.lost()).await, LostReason::Expired);
+        assert_eq!(
+            within("the end of a hold", guard.lost()).await,
+            LostReason::Expired
+        );
     }
     for _ in 0..3 {
         renewed(&alive).await;
@@ -140,15 +192,25 @@ async fn a_dead_shard_loses_its_own_locks_only() {
 async fn a_failover_that_lost_a_lock_is_told_at_once_and_tokens_go_on_growing() {
     let cluster = Cluster::start().await;
     // No renewal falls into the time of this test: nothing but the failover can tell.
-    let locks = Locks::builder(cluster.url()).lease(Duration::from_secs(600)).connect().await.unwrap();
+    let locks = Locks::builder(cluster.url())
+        .lease(Duration::from_secs(600))
+        .connect()
+        .await
+        .unwrap();
     let (gone, elsewhere) = (cluster.key_at(0, "k").await, cluster.key_at(1, "k").await);
     let (guard, other) = (take(&locks, &gone).await, take(&locks, &elsewhere).await);
     let mut replica = cluster.raw(3).await;
-    until("the replica has the lock", async || replica.cmd(&["DBSIZE"]).await.int() >= 2).await;
+    until("the replica has the lock", async || {
+        replica.cmd(&["DBSIZE"]).await.int() >= 2
+    })
+    .await;
     forget_everything(&mut replica).await;
     cluster.kill(0);
     cluster.failover(3, Failover::Force).await;
-    assert_eq!(within("the end of the hold", guard.lost()).await, LostReason::NodeGone);
+    assert_eq!(
+        within("the end of the hold", guard.lost()).await,
+        LostReason::NodeGone
+    );
     assert!(other.is_held());
     let after = take(&locks, &gone).await;
     assert!(after.token() > guard.token());
@@ -158,7 +220,17 @@ async fn a_failover_that_lost_a_lock_is_told_at_once_and_tokens_go_on_growing() 
 
 /// As if its master had not sent it anything yet. `FLUSHALL` names no key, so that a replica does not point to its master.
 async fn forget_everything(replica: &mut Raw) {
-    assert!(replica.cmd(&["CONFIG", "SET", "replica-read-only", "no"]).await.is_ok());
+    assert!(
+        replica
+            .cmd(&["CONFIG", "SET", "replica-read-only", "no"])
+            .await
+            .is_ok()
+    );
     assert!(replica.cmd(&["FLUSHALL"]).await.is_ok());
-    assert!(replica.cmd(&["CONFIG", "SET", "replica-read-only", "yes"]).await.is_ok());
+    assert!(
+        replica
+            .cmd(&["CONFIG", "SET", "replica-read-only", "yes"])
+            .await
+            .is_ok()
+    );
 }

@@ -19,7 +19,11 @@ fn say(text: impl Into<String>) -> Answer {
 
 /// What a node says once, and `:1` ever after.
 fn once(asked: &leasehold_testkit::Asked<'_>, text: String) -> Answer {
-    say(if asked.earlier == 0 { text } else { ":1\r\n".into() })
+    say(if asked.earlier == 0 {
+        text
+    } else {
+        ":1\r\n".into()
+    })
 }
 
 fn total(fake: &FakeCluster, nodes: usize) -> usize {
@@ -28,15 +32,30 @@ fn total(fake: &FakeCluster, nodes: usize) -> usize {
 
 #[tokio::test]
 async fn two_nodes_that_point_at_each_other_end_in_an_error_and_no_storm() {
-    let fake =
-        FakeCluster::start(2, |asked| say(format!("-MOVED 12182 127.0.0.1:{}\r\n", asked.ports[1 - asked.node]))).await;
+    let fake = FakeCluster::start(2, |asked| {
+        say(format!(
+            "-MOVED 12182 127.0.0.1:{}\r\n",
+            asked.ports[1 - asked.node]
+        ))
+    })
+    .await;
     let client = client(&fake.url()).await;
     let begun = Instant::now();
     let error = take(&client, KEY, "me", soon()).await.unwrap_err();
-    assert!(matches!(error.as_server().unwrap().kind(), ServerErrorKind::Moved { slot: 12182, .. }), "{error}");
+    assert!(
+        matches!(
+            error.as_server().unwrap().kind(),
+            ServerErrorKind::Moved { slot: 12182, .. }
+        ),
+        "{error}"
+    );
     assert!(!error.may_have_executed());
     assert!(begun.elapsed() < Duration::from_secs(10));
-    assert_eq!(total(&fake, 2), 17, "the first attempt and sixteen redirects");
+    assert_eq!(
+        total(&fake, 2),
+        17,
+        "the first attempt and sixteen redirects"
+    );
     // One for commands, and one for maps while nobody needed the other.
     println!("{} and {} connections", fake.accepted(0), fake.accepted(1));
     assert!(fake.accepted(0) <= 4 && fake.accepted(1) <= 4);
@@ -44,10 +63,18 @@ async fn two_nodes_that_point_at_each_other_end_in_an_error_and_no_storm() {
 
 #[tokio::test]
 async fn a_node_that_points_at_itself_ends_in_an_error_and_no_storm() {
-    let fake = FakeCluster::start(1, |asked| say(format!("-MOVED 12182 127.0.0.1:{}\r\n", asked.ports[0]))).await;
+    let fake = FakeCluster::start(1, |asked| {
+        say(format!("-MOVED 12182 127.0.0.1:{}\r\n", asked.ports[0]))
+    })
+    .await;
     let client = client(&fake.url()).await;
     let error = set(&client, KEY, "1").await.unwrap_err();
-    assert!(error.as_server().is_some_and(leasehold_resp::ServerError::is_redirect), "{error}");
+    assert!(
+        error
+            .as_server()
+            .is_some_and(leasehold_resp::ServerError::is_redirect),
+        "{error}"
+    );
     assert_eq!(total(&fake, 1), 17);
 }
 
@@ -55,13 +82,27 @@ async fn a_node_that_points_at_itself_ends_in_an_error_and_no_storm() {
 async fn nodes_that_ask_in_a_circle_end_in_an_error_and_no_storm() {
     let fake = FakeCluster::start(2, |asked| match asked.request[0].as_str() {
         "ASKING" => say("+OK\r\n"),
-        _ => say(format!("-ASK 12182 127.0.0.1:{}\r\n", asked.ports[1 - asked.node])),
+        _ => say(format!(
+            "-ASK 12182 127.0.0.1:{}\r\n",
+            asked.ports[1 - asked.node]
+        )),
     })
     .await;
     let client = client(&fake.url()).await;
     let error = take(&client, KEY, "me", soon()).await.unwrap_err();
-    assert!(matches!(error.as_server().unwrap().kind(), ServerErrorKind::Ask { .. }), "{error}");
-    let commands = |node| fake.asked(node).iter().filter(|request| request[0].starts_with("EVAL")).count();
+    assert!(
+        matches!(
+            error.as_server().unwrap().kind(),
+            ServerErrorKind::Ask { .. }
+        ),
+        "{error}"
+    );
+    let commands = |node| {
+        fake.asked(node)
+            .iter()
+            .filter(|request| request[0].starts_with("EVAL"))
+            .count()
+    };
     assert_eq!(commands(0) + commands(1), 17);
     assert!(fake.accepted(0) <= 4 && fake.accepted(1) <= 4);
 }
@@ -76,7 +117,10 @@ async fn a_redirect_without_a_host_means_the_same_host() {
     .await;
     let client = client(&fake.url()).await;
     assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
-    assert_eq!(client.node(KEY.as_bytes()).to_string(), fake.url().replace("redis-cluster://", ""));
+    assert_eq!(
+        client.node(KEY.as_bytes()).to_string(),
+        fake.url().replace("redis-cluster://", "")
+    );
 }
 
 /// Pain 9. `?` is a name that the node has not been told: only another map can help.
@@ -107,7 +151,10 @@ async fn a_redirect_to_nobody_is_waited_out() {
 #[tokio::test]
 async fn a_redirect_to_a_dead_node_lasts_until_the_map_says_otherwise() {
     // A port on which nothing listens: bound, and given back.
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let redirected = Arc::new(AtomicBool::new(false));
     let fake = FakeCluster::start(2, {
         let redirected = Arc::clone(&redirected);
@@ -135,7 +182,10 @@ async fn a_redirect_to_a_dead_node_lasts_until_the_map_says_otherwise() {
 /// to say it again.
 #[tokio::test]
 async fn an_ask_that_cannot_be_followed_at_once_is_asked_for_anew() {
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let fake = FakeCluster::start(1, move |asked| match asked.earlier {
         0..4 => say(format!("-ASK 12182 {dead}\r\n")),
         _ => say(":1\r\n"),
@@ -168,14 +218,30 @@ async fn replicas_and_cut_off_masters_are_left_for_whoever_the_next_map_names() 
         })
         .await;
         let client = client(&fake.url()).await;
-        let nudge = refusal.starts_with("-LOADING") || refusal.starts_with("-TRYAGAIN") || refusal.starts_with("-BUSY");
+        let nudge = refusal.starts_with("-LOADING")
+            || refusal.starts_with("-TRYAGAIN")
+            || refusal.starts_with("-BUSY");
         if nudge {
             // The same node, able again in a moment, is what these are about.
-            let error = take(&client, KEY, "me", Instant::now() + Duration::from_millis(300)).await.unwrap_err();
+            let error = take(
+                &client,
+                KEY,
+                "me",
+                Instant::now() + Duration::from_millis(300),
+            )
+            .await
+            .unwrap_err();
             // An attempt that begins right before the deadline may have no answer at it, and then it says so.
             let late = error.detail().contains("no reply in time");
-            assert!(error.is_transient() && error.may_have_executed() == late, "{refusal}: {error}");
-            assert!(total(&fake, 2) <= 20, "{refusal}: {} attempts", total(&fake, 2));
+            assert!(
+                error.is_transient() && error.may_have_executed() == late,
+                "{refusal}: {error}"
+            );
+            assert!(
+                total(&fake, 2) <= 20,
+                "{refusal}: {} attempts",
+                total(&fake, 2)
+            );
             continue;
         }
         let (taken, ()) = tokio::join!(take(&client, KEY, "me", soon()), async {
@@ -191,15 +257,23 @@ async fn replicas_and_cut_off_masters_are_left_for_whoever_the_next_map_names() 
 /// A blocked command of a node that became a replica ends like this: it may have done its work.
 #[tokio::test]
 async fn an_unblocked_command_may_have_run() {
-    const UNBLOCKED: &str =
-        "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n";
+    const UNBLOCKED: &str = "-UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)\r\n";
     let script = |asked: leasehold_testkit::Asked<'_>| match asked.earlier {
         0 => Answer::SayAndEnd(UNBLOCKED.into()),
         _ => say(":1\r\n"),
     };
     let fake = FakeCluster::start(1, script).await;
-    let done = client(&fake.url()).await.eval(&cluster_support::TAKE.call(&[KEY.as_bytes()], &[b"me"]), soon()).await;
-    assert!(done.unwrap().repeated, "an idempotent script is sent again, and says so");
+    let done = client(&fake.url())
+        .await
+        .eval(
+            &cluster_support::TAKE.call(&[KEY.as_bytes()], &[b"me"]),
+            soon(),
+        )
+        .await;
+    assert!(
+        done.unwrap().repeated,
+        "an idempotent script is sent again, and says so"
+    );
 
     let fake = FakeCluster::start(1, script).await;
     let error = set(&client(&fake.url()).await, KEY, "1").await.unwrap_err();
@@ -220,7 +294,13 @@ async fn a_lost_reply_is_unknown_for_a_command_and_repeated_for_a_script() {
     assert_eq!(total(&fake, 1), 1);
 
     let fake = FakeCluster::start(1, script).await;
-    let done = client(&fake.url()).await.eval(&cluster_support::TAKE.call(&[KEY.as_bytes()], &[b"me"]), soon()).await;
+    let done = client(&fake.url())
+        .await
+        .eval(
+            &cluster_support::TAKE.call(&[KEY.as_bytes()], &[b"me"]),
+            soon(),
+        )
+        .await;
     assert!(done.unwrap().repeated);
     assert_eq!(total(&fake, 1), 2);
 }
@@ -233,17 +313,25 @@ async fn an_attempt_without_an_answer_makes_the_whole_call_uncertain() {
         _ => say("-CROSSSLOT Keys in request don't hash to the same slot\r\n"),
     })
     .await;
-    let error = take(&client(&fake.url()).await, KEY, "me", soon()).await.unwrap_err();
+    let error = take(&client(&fake.url()).await, KEY, "me", soon())
+        .await
+        .unwrap_err();
     assert!(error.may_have_executed(), "{error}");
 }
 
 #[tokio::test]
 async fn redirects_that_make_no_sense_are_errors_and_nothing_worse() {
-    for nonsense in
-        ["-MOVED\r\n", "-MOVED 12182\r\n", "-MOVED 99999 a:1\r\n", "-MOVED x y:z\r\n", "-ASK 5 127.0.0.1:99999\r\n"]
-    {
+    for nonsense in [
+        "-MOVED\r\n",
+        "-MOVED 12182\r\n",
+        "-MOVED 99999 a:1\r\n",
+        "-MOVED x y:z\r\n",
+        "-ASK 5 127.0.0.1:99999\r\n",
+    ] {
         let fake = FakeCluster::start(1, move |_| say(nonsense)).await;
-        let error = take(&client(&fake.url()).await, KEY, "me", soon()).await.unwrap_err();
+        let error = take(&client(&fake.url()).await, KEY, "me", soon())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Server, "{nonsense}: {error}");
         assert_eq!(total(&fake, 1), 1, "{nonsense}");
     }
@@ -252,8 +340,13 @@ async fn redirects_that_make_no_sense_are_errors_and_nothing_worse() {
 /// A seed that answers only in parts is as good as its answer.
 #[tokio::test]
 async fn one_refusal_in_between_costs_one_attempt() {
-    let fake =
-        FakeCluster::start(1, |asked| once(&asked, "-LOADING Redis is loading the dataset in memory\r\n".into())).await;
+    let fake = FakeCluster::start(1, |asked| {
+        once(
+            &asked,
+            "-LOADING Redis is loading the dataset in memory\r\n".into(),
+        )
+    })
+    .await;
     let client = client(&fake.url()).await;
     assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
     assert_eq!(total(&fake, 1), 2);
@@ -265,11 +358,15 @@ async fn the_hundredth_script_works_as_the_first_one_does() {
     use leasehold_cluster::Script;
     let server = leasehold_testkit::Server::start().await;
     let client = client(&server.url()).await;
-    let scripts: Vec<Script> = (0..100).map(|n| Script::new(String::leak(format!("return {n}")))).collect();
+    let scripts: Vec<Script> = (0..100)
+        .map(|n| Script::new(String::leak(format!("return {n}"))))
+        .collect();
     for _ in 0..2 {
         for (n, script) in scripts.iter().enumerate() {
-            let done =
-                client.eval(&script.call(&[b"k"], &[]), soon()).await.unwrap_or_else(|e| panic!("script {n}: {e}"));
+            let done = client
+                .eval(&script.call(&[b"k"], &[]), soon())
+                .await
+                .unwrap_or_else(|e| panic!("script {n}: {e}"));
             assert_eq!(done.value.as_int(), Some(i64::try_from(n).unwrap()));
         }
         server.raw().await.cmd(&["SCRIPT", "FLUSH"]).await;

@@ -19,7 +19,13 @@ impl Random {
 #[test]
 fn slots_known_from_the_specification() {
     assert_eq!(SLOTS, 16_384);
-    for (key, expected) in [("", 0), ("123456789", 12_739), ("foo", 12_182), ("bar", 5_061), ("{foo}bar", 12_182)] {
+    for (key, expected) in [
+        ("", 0),
+        ("123456789", 12_739),
+        ("foo", 12_182),
+        ("bar", 5_061),
+        ("{foo}bar", 12_182),
+    ] {
         assert_eq!(slot(key.as_bytes()), expected, "{key:?}");
     }
 }
@@ -64,26 +70,53 @@ async fn slots_are_those_the_server_computes_for_thousands_of_odd_names() {
     }
     // Binary ones with braces here and there, up to a few kilobytes.
     for round in 0..4_000 {
-        let length = if round % 100 == 0 { random.next(5_000) } else { random.next(40) };
+        let length = if round % 100 == 0 {
+            random.next(5_000)
+        } else {
+            random.next(40)
+        };
         keys.push(
             (0..length)
-                .map(|_| if random.next(6) == 0 { b"{}"[random.next(2)] } else { random.next(256) as u8 })
+                .map(|_| {
+                    if random.next(6) == 0 {
+                        b"{}"[random.next(2)]
+                    } else {
+                        random.next(256) as u8
+                    }
+                })
                 .collect(),
         );
     }
-    for name in ["lock:ä{ö}ü", "redisson_lock__channel:{order:42}", "{🦀}", "\r\n{\r\n}", "{a}{b}", "{{{}}}"] {
+    for name in [
+        "lock:ä{ö}ü",
+        "redisson_lock__channel:{order:42}",
+        "{🦀}",
+        "\r\n{\r\n}",
+        "{a}{b}",
+        "{{{}}}",
+    ] {
         keys.push(name.into());
     }
 
-    let server = Server::builder().config("cluster-enabled yes").start().await;
+    let server = Server::builder()
+        .config("cluster-enabled yes")
+        .start()
+        .await;
     let mut raw = server.raw().await;
     for batch in keys.chunks(500) {
-        let pipeline: Vec<u8> =
-            batch.iter().flat_map(|key| leasehold_testkit::raw::encode(&[b"CLUSTER", b"KEYSLOT", &key[..]])).collect();
+        let pipeline: Vec<u8> = batch
+            .iter()
+            .flat_map(|key| leasehold_testkit::raw::encode(&[b"CLUSTER", b"KEYSLOT", &key[..]]))
+            .collect();
         raw.send_bytes(&pipeline).await.unwrap();
         for key in batch {
             let theirs = raw.read().await.unwrap().int();
-            assert_eq!(i64::from(slot(key)), theirs, "{:?}", String::from_utf8_lossy(key));
+            assert_eq!(
+                i64::from(slot(key)),
+                theirs,
+                "{:?}",
+                String::from_utf8_lossy(key)
+            );
         }
     }
     println!("{} keys", keys.len());
@@ -96,8 +129,15 @@ async fn the_names_of_locks_reach_the_node_that_serves_them_at_the_first_try() {
     let view = cluster.view(0).await.unwrap();
     for n in 0..200 {
         let key = format!("a}}b{n}{{tag{n}}}c}}");
-        let owner = view.iter().find(|member| member.serves(slot(key.as_bytes()))).unwrap();
+        let owner = view
+            .iter()
+            .find(|member| member.serves(slot(key.as_bytes())))
+            .unwrap();
         let index = (0..3).find(|index| cluster.id(*index) == owner.id).unwrap();
-        assert_eq!(cluster.raw(index).await.cmd(&["GET", &key]).await.error(), None, "{key}");
+        assert_eq!(
+            cluster.raw(index).await.cmd(&["GET", &key]).await.error(),
+            None,
+            "{key}"
+        );
     }
 }

@@ -12,7 +12,9 @@ use leasehold_testkit::cluster::Step;
 use leasehold_testkit::{Cluster, Failover, until};
 
 async fn next(subscription: &mut Subscription) -> Event {
-    tokio::time::timeout(BOUND, subscription.next()).await.expect("an event")
+    tokio::time::timeout(BOUND, subscription.next())
+        .await
+        .expect("an event")
 }
 
 /// The next message; how many gaps were told before it.
@@ -28,13 +30,25 @@ async fn message(subscription: &mut Subscription) -> (String, usize) {
 }
 
 async fn publish(client: &Client, channel: &str, message: &str) -> Result<i64, Error> {
-    let command = Command::new(client.publish_command()).arg(channel).arg(message);
-    Ok(client.call(channel.as_bytes(), &command).await?.as_int().unwrap())
+    let command = Command::new(client.publish_command())
+        .arg(channel)
+        .arg(message);
+    Ok(client
+        .call(channel.as_bytes(), &command)
+        .await?
+        .as_int()
+        .unwrap())
 }
 
 /// How many subscribers of the channel a node has.
 async fn subscribers(cluster: &Cluster, node: usize, channel: &str) -> i64 {
-    cluster.raw(node).await.cmd(&["PUBSUB", "SHARDNUMSUB", channel]).await.array()[1].int()
+    cluster
+        .raw(node)
+        .await
+        .cmd(&["PUBSUB", "SHARDNUMSUB", channel])
+        .await
+        .array()[1]
+        .int()
 }
 
 /// Whether the servers know sharded channels: those before Redis 7.0 do not, and the client does without.
@@ -56,7 +70,11 @@ async fn a_channel_is_heard_at_the_master_of_its_slot_and_nowhere_else() {
         assert!(matches!(next(&mut subscription).await, Event::Subscribed));
         if cluster.node(0).knows("ssubscribe").await {
             for node in 0..6 {
-                assert_eq!(subscribers(&cluster, node, &channel).await, i64::from(node == shard), "node {node}");
+                assert_eq!(
+                    subscribers(&cluster, node, &channel).await,
+                    i64::from(node == shard),
+                    "node {node}"
+                );
             }
             assert_eq!(publish(&speaker, &channel, "hello").await.unwrap(), 1);
         } else {
@@ -75,7 +93,10 @@ async fn a_slot_that_moves_takes_its_subscribers_with_it_and_they_are_told() {
     }
     let (listener, speaker) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let channel = cluster.key_at(0, "ch").await;
-    let (mut one, mut other) = (listener.subscribe(channel.as_bytes()), listener.subscribe(channel.as_bytes()));
+    let (mut one, mut other) = (
+        listener.subscribe(channel.as_bytes()),
+        listener.subscribe(channel.as_bytes()),
+    );
     for subscription in [&mut one, &mut other] {
         assert!(matches!(next(subscription).await, Event::Subscribed));
     }
@@ -91,7 +112,10 @@ async fn a_slot_that_moves_takes_its_subscribers_with_it_and_they_are_told() {
         migration.move_all_keys().await;
         migration.finish().await;
         for subscription in [&mut one, &mut other] {
-            assert!(matches!(next(subscription).await, Event::Subscribed), "the gap is told");
+            assert!(
+                matches!(next(subscription).await, Event::Subscribed),
+                "the gap is told"
+            );
         }
         assert_eq!(subscribers(&cluster, target, &channel).await, 1);
         assert_eq!(publish(&speaker, &channel, "arrived").await.unwrap(), 1);
@@ -107,7 +131,10 @@ async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_an
     let cluster = Cluster::builder().replicas(0).start().await;
     let (listener, speaker) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let channel = cluster.key_at(0, "ch").await;
-    let Some(migration) = cluster.atomic_migration(cluster.slot_of(&channel).await, 1).await else {
+    let Some(migration) = cluster
+        .atomic_migration(cluster.slot_of(&channel).await, 1)
+        .await
+    else {
         return println!("skipped: the server does not know CLUSTER MIGRATESLOTS");
     };
     let mut subscription = listener.subscribe(channel.as_bytes());
@@ -120,7 +147,10 @@ async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_an
     }
     migration.start().await;
     migration.finish().await;
-    assert!(matches!(next(&mut subscription).await, Event::Subscribed), "the gap is told");
+    assert!(
+        matches!(next(&mut subscription).await, Event::Subscribed),
+        "the gap is told"
+    );
     assert_eq!(subscribers(&cluster, 1, &channel).await, 1);
     assert_eq!(publish(&speaker, &channel, "arrived").await.unwrap(), 1);
     assert_eq!(message(&mut subscription).await, ("arrived".into(), 0));
@@ -137,9 +167,17 @@ async fn a_subscription_that_ends_while_its_slot_moves_away_shifts_no_reply() {
     }
     let channel = cluster.key_at(0, "ch").await;
     let slot = cluster.slot_of(&channel).await;
-    let connection = Connection::connect(Endpoint::parse(&cluster.node(0).url()).unwrap()).await.unwrap();
-    let asked = |kind| Subscribe { kind, channels: vec![channel.clone().into()] };
-    connection.subscribe(&asked(Confirmation::Ssubscribe)).await.unwrap();
+    let connection = Connection::connect(Endpoint::parse(&cluster.node(0).url()).unwrap())
+        .await
+        .unwrap();
+    let asked = |kind| Subscribe {
+        kind,
+        channels: vec![channel.clone().into()],
+    };
+    connection
+        .subscribe(&asked(Confirmation::Ssubscribe))
+        .await
+        .unwrap();
     // On another runtime, while this one stands still: what the server says meanwhile is read when we have asked.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     std::thread::scope(|scope| {
@@ -154,10 +192,23 @@ async fn a_subscription_that_ends_while_its_slot_moves_away_shifts_no_reply() {
     runtime.shutdown_background();
     let ended = connection.subscribe(&asked(Confirmation::Sunsubscribe));
     let echoes = ["a", "b", "c"].map(|text| connection.submit(&Command::new("ECHO").arg(text)));
-    let error = tokio::time::timeout(BOUND, ended).await.expect("an answer").unwrap_err();
-    assert!(error.as_server().is_some_and(|server| server.is_redirect()), "{error}");
+    let error = tokio::time::timeout(BOUND, ended)
+        .await
+        .expect("an answer")
+        .unwrap_err();
+    assert!(
+        error.as_server().is_some_and(|server| server.is_redirect()),
+        "{error}"
+    );
     for (echo, text) in echoes.into_iter().zip(["a", "b", "c"]) {
-        assert_eq!(tokio::time::timeout(BOUND, echo).await.expect("a reply").unwrap().as_str(), Some(text));
+        assert_eq!(
+            tokio::time::timeout(BOUND, echo)
+                .await
+                .expect("a reply")
+                .unwrap()
+                .as_str(),
+            Some(text)
+        );
     }
 }
 
@@ -169,10 +220,16 @@ async fn channels_of_slots_that_stay_have_no_gap() {
         return;
     }
     let client = client(&cluster.url()).await;
-    let (goes, stays) = (cluster.key_at(0, "goes").await, cluster.key_at(0, "stays").await);
+    let (goes, stays) = (
+        cluster.key_at(0, "goes").await,
+        cluster.key_at(0, "stays").await,
+    );
     let (slot, other) = (cluster.slot_of(&goes).await, cluster.slot_of(&stays).await);
     assert_ne!(slot, other);
-    let (mut moved, mut still) = (client.subscribe(goes.as_bytes()), client.subscribe(stays.as_bytes()));
+    let (mut moved, mut still) = (
+        client.subscribe(goes.as_bytes()),
+        client.subscribe(stays.as_bytes()),
+    );
     assert!(matches!(next(&mut moved).await, Event::Subscribed));
     assert!(matches!(next(&mut still).await, Event::Subscribed));
     let migration = cluster.migration(slot, 1).await;
@@ -187,8 +244,15 @@ async fn channels_of_slots_that_stay_have_no_gap() {
 async fn a_failover_takes_the_subscribers_to_the_new_master() {
     let cluster = Cluster::start().await;
     let (listener, speaker) = (client(&cluster.url()).await, client(&cluster.url()).await);
-    let channels = [cluster.key_at(0, "ch").await, cluster.key_at(1, "ch").await, cluster.key_at(2, "ch").await];
-    let mut subscriptions: Vec<_> = channels.iter().map(|channel| listener.subscribe(channel.as_bytes())).collect();
+    let channels = [
+        cluster.key_at(0, "ch").await,
+        cluster.key_at(1, "ch").await,
+        cluster.key_at(2, "ch").await,
+    ];
+    let mut subscriptions: Vec<_> = channels
+        .iter()
+        .map(|channel| listener.subscribe(channel.as_bytes()))
+        .collect();
     for subscription in &mut subscriptions {
         assert!(matches!(next(subscription).await, Event::Subscribed));
     }
@@ -202,7 +266,11 @@ async fn a_failover_takes_the_subscribers_to_the_new_master() {
             _ => {}
         }
         let (channel, subscription) = (&channels[shard], &mut subscriptions[shard]);
-        assert_eq!(cluster.wait_for_writable(channel).await, shard + 3, "{trouble}");
+        assert_eq!(
+            cluster.wait_for_writable(channel).await,
+            shard + 3,
+            "{trouble}"
+        );
         until("a message is heard", async || {
             // Nobody may listen yet, and the speaker itself may still have to find the new master.
             match publish(&speaker, channel, trouble).await {
@@ -230,12 +298,26 @@ async fn a_client_that_only_listens_notices_a_frozen_master() {
     let begun = std::time::Instant::now();
     cluster.freeze(0);
     // It asks after 15 s in which it has heard nothing, and waits 10 s for an answer.
-    let event = tokio::time::timeout(BOUND * 2, subscription.next()).await.expect("an event");
+    let event = tokio::time::timeout(BOUND * 2, subscription.next())
+        .await
+        .expect("an event");
     assert!(matches!(event, Event::Subscribed), "{event:?}");
     println!("subscribed again {:?} after the freeze", begun.elapsed());
     assert_eq!(cluster.wait_for_writable(&channel).await, 3);
-    let command = if cluster.node(3).knows("spublish").await { "SPUBLISH" } else { "PUBLISH" };
-    assert_eq!(cluster.raw(3).await.cmd(&[command, &channel, "hello"]).await.int(), 1);
+    let command = if cluster.node(3).knows("spublish").await {
+        "SPUBLISH"
+    } else {
+        "PUBLISH"
+    };
+    assert_eq!(
+        cluster
+            .raw(3)
+            .await
+            .cmd(&[command, &channel, "hello"])
+            .await
+            .int(),
+        1
+    );
     assert_eq!(message(&mut subscription).await.0, "hello");
 }
 
@@ -256,8 +338,15 @@ async fn nobody_listens_any_more_after_a_drop() {
     assert!(matches!(next(&mut subscription).await, Event::Subscribed));
     drop(subscription);
     until("nobody listens", async || {
-        let counts = [subscribers(&cluster, 0, &channel).await, subscribers(&cluster, 1, &channel).await];
-        if counts == [0, 0] { Ok(()) } else { Err(format!("{counts:?}")) }
+        let counts = [
+            subscribers(&cluster, 0, &channel).await,
+            subscribers(&cluster, 1, &channel).await,
+        ];
+        if counts == [0, 0] {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
+        }
     })
     .await;
 }

@@ -70,15 +70,28 @@ async fn cut_everywhere<E: Encode>(server: &Server, key: &str, request: &E, how:
         // What was passed is executed before the cut is felt, or soon after.
         let whole = after == bytes.len() as u64;
         if whole {
-            until("the server has run it", async || counter(&mut raw, key).await == before + 1).await;
+            until("the server has run it", async || {
+                counter(&mut raw, key).await == before + 1
+            })
+            .await;
         }
         match outcome {
             // The server was quicker than the cut.
-            Ok(value) => assert!(whole && value.as_int() == Some(before + 1), "{how:?} after {after}: {value:?}"),
-            Err(error) => assert!(error.may_have_executed(), "{how:?} after {after} bytes of the request: {error}"),
+            Ok(value) => assert!(
+                whole && value.as_int() == Some(before + 1),
+                "{how:?} after {after}: {value:?}"
+            ),
+            Err(error) => assert!(
+                error.may_have_executed(),
+                "{how:?} after {after} bytes of the request: {error}"
+            ),
         }
         drop(connection);
-        assert_eq!(counter(&mut raw, key).await, before + i64::from(whole), "{how:?} after {after}");
+        assert_eq!(
+            counter(&mut raw, key).await,
+            before + i64::from(whole),
+            "{how:?} after {after}"
+        );
         proxy.heal();
     }
     for after in 0.. {
@@ -86,14 +99,20 @@ async fn cut_everywhere<E: Encode>(server: &Server, key: &str, request: &E, how:
         let before = counter(&mut raw, key).await;
         proxy.to_client(Fault::Cut { after, how });
         let outcome = connection.submit(request).await;
-        until("the server has run it", async || counter(&mut raw, key).await == before + 1).await;
+        until("the server has run it", async || {
+            counter(&mut raw, key).await == before + 1
+        })
+        .await;
         proxy.heal();
         match outcome {
             Ok(value) => {
                 assert_eq!(value.as_int(), Some(before + 1));
                 break;
             }
-            Err(error) => assert!(error.may_have_executed(), "{how:?} after {after} bytes of the reply: {error}"),
+            Err(error) => assert!(
+                error.may_have_executed(),
+                "{how:?} after {after} bytes of the reply: {error}"
+            ),
         }
         assert!(after < 100);
     }
@@ -105,7 +124,11 @@ fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl AsyncFn
     std::thread::scope(|scope| {
         for case in cases {
             scope.spawn(move || {
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(case));
+                tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap()
+                    .block_on(run(case));
             });
         }
     });
@@ -114,18 +137,29 @@ fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl AsyncFn
 #[test]
 fn cut_at_any_byte_a_script_is_unknown_exactly_when_it_may_have_run() {
     let server = Server::builder().start_blocking();
-    at_once(HOWS.into_iter().flat_map(|how| [(how, false), (how, true)]), async |(how, with_source)| {
-        let script = count();
-        assert_eq!(server.raw().await.cmd(&["SCRIPT", "LOAD", script.source()]).await.str(), script.sha());
-        let key = format!("{how:?}:{with_source}");
-        let keys = [key.as_bytes()];
-        let call = script.call(&keys, &[]);
-        if with_source {
-            cut_everywhere(&server, &key, &call.with_source(), how).await;
-        } else {
-            cut_everywhere(&server, &key, &call, how).await;
-        }
-    });
+    at_once(
+        HOWS.into_iter().flat_map(|how| [(how, false), (how, true)]),
+        async |(how, with_source)| {
+            let script = count();
+            assert_eq!(
+                server
+                    .raw()
+                    .await
+                    .cmd(&["SCRIPT", "LOAD", script.source()])
+                    .await
+                    .str(),
+                script.sha()
+            );
+            let key = format!("{how:?}:{with_source}");
+            let keys = [key.as_bytes()];
+            let call = script.call(&keys, &[]);
+            if with_source {
+                cut_everywhere(&server, &key, &call.with_source(), how).await;
+            } else {
+                cut_everywhere(&server, &key, &call, how).await;
+            }
+        },
+    );
 }
 
 #[test]
@@ -140,10 +174,14 @@ fn cut_at_any_byte_of_the_fallback_an_idempotent_script_still_gets_its_answer() 
 }
 
 async fn fall_back_everywhere(server: &Server, how: Cut, to_server: bool) {
-    let script = Script::new("redis.call('INCR', KEYS[2]) redis.call('SET', KEYS[1], ARGV[1]) return ARGV[1]");
+    let script = Script::new(
+        "redis.call('INCR', KEYS[2]) redis.call('SET', KEYS[1], ARGV[1]) return ARGV[1]",
+    );
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
-    let client = Client::connect(endpoint(&proxy.url(), Duration::from_secs(5))).await.unwrap();
+    let client = Client::connect(endpoint(&proxy.url(), Duration::from_secs(5)))
+        .await
+        .unwrap();
     for after in 0.. {
         let hold = after.to_string();
         let runs = format!("runs:{how:?}:{to_server}:{after}");
@@ -151,7 +189,13 @@ async fn fall_back_everywhere(server: &Server, how: Cut, to_server: bool) {
         let args = [hold.as_bytes()];
         let call = script.call(&keys, &args);
         // Known, and then forgotten: EVALSHA, NOSCRIPT, EVAL.
-        client.eval(&script.call(&[b"k", b"warm"], &[b"x"]), Instant::now() + BOUND).await.unwrap();
+        client
+            .eval(
+                &script.call(&[b"k", b"warm"], &[b"x"]),
+                Instant::now() + BOUND,
+            )
+            .await
+            .unwrap();
         raw.cmd(&["SCRIPT", "FLUSH"]).await;
         let fault = Fault::Cut { after, how };
         if to_server {
@@ -164,7 +208,10 @@ async fn fall_back_everywhere(server: &Server, how: Cut, to_server: bool) {
         assert_eq!(done.value.as_str(), Some(hold.as_str()));
         assert_eq!(raw.cmd(&["GET", "k"]).await.str(), hold);
         let runs = counter(&mut raw, &runs).await;
-        assert!(runs == 1 || done.repeated, "ran {runs} times, {how:?} after {after}, and nobody is told");
+        assert!(
+            runs == 1 || done.repeated,
+            "ran {runs} times, {how:?} after {after}, and nobody is told"
+        );
         assert!(runs <= 2, "{runs}");
         if proxy.accepts() == accepts {
             // All of it was shorter: nothing was cut.
@@ -181,7 +228,9 @@ async fn swallowed_commands_time_out_at_their_deadline_and_later_ones_go_elsewhe
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let timeout = Duration::from_millis(300);
-    let connection = Connection::connect(endpoint(&proxy.url(), timeout)).await.unwrap();
+    let connection = Connection::connect(endpoint(&proxy.url(), timeout))
+        .await
+        .unwrap();
     proxy.blackhole();
     let began = Instant::now();
     let error = connection.send(&echo("a")).await.unwrap_err();
@@ -190,7 +239,10 @@ async fn swallowed_commands_time_out_at_their_deadline_and_later_ones_go_elsewhe
     // A stream that has lost a request is of no use any more, and nothing heals it.
     until("it is given up", async || !connection.is_up()).await;
     proxy.heal();
-    until("it has another connection", async || connection.send(&echo("b")).await.is_ok()).await;
+    until("it has another connection", async || {
+        connection.send(&echo("b")).await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -207,8 +259,13 @@ async fn waiting_for_the_connection_and_for_the_reply_have_one_deadline_together
         }
     })
     .await;
-    let connection = Connection::connect(endpoint(&server.url(), timeout)).await.unwrap();
-    assert_eq!(connection.send(&echo("a")).await.unwrap_err().kind(), ErrorKind::Unknown);
+    let connection = Connection::connect(endpoint(&server.url(), timeout))
+        .await
+        .unwrap();
+    assert_eq!(
+        connection.send(&echo("a")).await.unwrap_err().kind(),
+        ErrorKind::Unknown
+    );
     until("it is down", async || !connection.is_up()).await;
     let began = Instant::now();
     let error = connection.send(&echo("b")).await.unwrap_err();
@@ -220,7 +277,9 @@ async fn waiting_for_the_connection_and_for_the_reply_have_one_deadline_together
 async fn a_stalled_peer_fills_a_bounded_queue_and_senders_wait_for_room() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let connection = Connection::connect(endpoint(&proxy.url(), BOUND)).await.unwrap();
+    let connection = Connection::connect(endpoint(&proxy.url(), BOUND))
+        .await
+        .unwrap();
     proxy.to_server(Fault::Stall);
     let page = "x".repeat(1 << 20);
     let mut queued = Vec::new();
@@ -250,10 +309,16 @@ async fn a_stalled_peer_fills_a_bounded_queue_and_senders_wait_for_room() {
     assert!(waiting.iter().all(|task| !task.is_finished()));
     proxy.heal();
     for reply in queued {
-        assert_eq!(reply.await.unwrap().as_bytes().map(<[u8]>::len), Some(page.len()));
+        assert_eq!(
+            reply.await.unwrap().as_bytes().map(<[u8]>::len),
+            Some(page.len())
+        );
     }
     for (n, task) in waiting.into_iter().enumerate() {
-        assert_eq!(task.await.unwrap().unwrap().as_str(), Some(n.to_string().as_str()));
+        assert_eq!(
+            task.await.unwrap().unwrap().as_str(),
+            Some(n.to_string().as_str())
+        );
     }
 }
 
@@ -262,17 +327,36 @@ async fn a_full_queue_before_a_silent_server_is_an_error_at_the_deadline() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let timeout = Duration::from_millis(400);
-    let connection = Connection::connect(endpoint(&proxy.url(), timeout)).await.unwrap();
+    let connection = Connection::connect(endpoint(&proxy.url(), timeout))
+        .await
+        .unwrap();
     proxy.to_server(Fault::Stall);
     let page = "x".repeat(40 << 20);
     // One in the writer's hands, one in the outbox.
-    let held = [connection.submit(&echo(&page)), connection.submit(&echo(&page))];
+    let held = [
+        connection.submit(&echo(&page)),
+        connection.submit(&echo(&page)),
+    ];
     let began = Instant::now();
-    let error = tokio::time::timeout(BOUND, connection.send(&echo("a"))).await.expect("in time").unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotSent | ErrorKind::Unknown | ErrorKind::Timeout), "{error}");
+    let error = tokio::time::timeout(BOUND, connection.send(&echo("a")))
+        .await
+        .expect("in time")
+        .unwrap_err();
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::NotSent | ErrorKind::Unknown | ErrorKind::Timeout
+        ),
+        "{error}"
+    );
     assert!(began.elapsed() >= timeout / 2);
     for reply in held {
-        assert!(tokio::time::timeout(BOUND, reply).await.expect("in time").is_err());
+        assert!(
+            tokio::time::timeout(BOUND, reply)
+                .await
+                .expect("in time")
+                .is_err()
+        );
     }
 }
 
@@ -283,11 +367,16 @@ async fn a_peer_that_writes_a_lot_before_it_reads_does_not_block_us() {
     let peer = tokio::spawn(async move {
         let mut request = [0; 4096];
         // Three requests of the handshake, in pieces of 64 bytes at most.
-        for (verb, answer) in
-            [("HELLO", leasehold_testkit::scripted::GREETING), ("LIB-NAME", b"+OK\r\n"), ("LIB-VER", b"+OK\r\n")]
-        {
+        for (verb, answer) in [
+            ("HELLO", leasehold_testkit::scripted::GREETING),
+            ("LIB-NAME", b"+OK\r\n"),
+            ("LIB-VER", b"+OK\r\n"),
+        ] {
             let mut heard = Vec::new();
-            while !heard.ends_with(b"\r\n") || !String::from_utf8_lossy(&heard).contains(verb) || short(&heard) {
+            while !heard.ends_with(b"\r\n")
+                || !String::from_utf8_lossy(&heard).contains(verb)
+                || short(&heard)
+            {
                 let n = theirs.read(&mut request).await.unwrap();
                 heard.extend_from_slice(&request[..n]);
             }
@@ -307,9 +396,14 @@ async fn a_peer_that_writes_a_lot_before_it_reads_does_not_block_us() {
         theirs.write_all(b"+done\r\n").await.unwrap();
         theirs
     });
-    let connection = Connection::over(ours, endpoint("redis://duplex", BOUND)).await.unwrap();
+    let connection = Connection::over(ours, endpoint("redis://duplex", BOUND))
+        .await
+        .unwrap();
     let reply = tokio::time::timeout(BOUND, connection.submit(&echo(&"x".repeat(1 << 20)))).await;
-    assert_eq!(reply.expect("both sides wait").unwrap(), Value::Simple("done".into()));
+    assert_eq!(
+        reply.expect("both sides wait").unwrap(),
+        Value::Simple("done".into())
+    );
     drop(peer.await.unwrap());
 }
 
@@ -332,12 +426,15 @@ fn large() -> Vec<u8> {
 async fn reset_a_hundred_times_under_load_it_comes_back_each_time() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_secs(10))).await.unwrap();
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_secs(10)))
+        .await
+        .unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let served = Arc::new(AtomicU64::new(0));
     let load: Vec<_> = (0..16)
         .map(|task| {
-            let (connection, over, served) = (connection.clone(), Arc::clone(&over), Arc::clone(&served));
+            let (connection, over, served) =
+                (connection.clone(), Arc::clone(&over), Arc::clone(&served));
             tokio::spawn(async move {
                 let mut n = 0_u64;
                 while !over.load(Relaxed) {
@@ -357,15 +454,24 @@ async fn reset_a_hundred_times_under_load_it_comes_back_each_time() {
     for resets in 0..100 {
         let before = served.load(Relaxed);
         // Over another connection: a reply of the last one may be counted late.
-        until("it serves", async || proxy.accepts() > resets && served.load(Relaxed) > before).await;
+        until("it serves", async || {
+            proxy.accepts() > resets && served.load(Relaxed) > before
+        })
+        .await;
         let proxy = &proxy;
         tokio::task::block_in_place(|| proxy.reset_all());
     }
     over.store(true, Relaxed);
     for task in load {
-        tokio::time::timeout(BOUND, task).await.expect("no request hangs").unwrap();
+        tokio::time::timeout(BOUND, task)
+            .await
+            .expect("no request hangs")
+            .unwrap();
     }
-    until("it serves", async || connection.send(&echo("last")).await.is_ok()).await;
+    until("it serves", async || {
+        connection.send(&echo("last")).await.is_ok()
+    })
+    .await;
     assert!((101..400).contains(&proxy.accepts()), "{}", proxy.accepts());
 }
 
@@ -374,15 +480,25 @@ async fn reset_a_hundred_times_under_load_it_comes_back_each_time() {
 async fn an_idle_connection_that_is_half_open_is_noticed_without_a_command() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let quiet = Connection::connect(endpoint(&server.url(), Duration::from_secs(1))).await.unwrap();
-    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_millis(200))).await.unwrap();
+    let quiet = Connection::connect(endpoint(&server.url(), Duration::from_secs(1)))
+        .await
+        .unwrap();
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_millis(200)))
+        .await
+        .unwrap();
     let id = quiet.send(&Command::new("CLIENT").arg("ID")).await.unwrap();
     proxy.blackhole();
     until("it connects again", async || proxy.accepts() == 2).await;
     proxy.heal();
-    until("it serves", async || connection.send(&echo("a")).await.is_ok()).await;
+    until("it serves", async || {
+        connection.send(&echo("a")).await.is_ok()
+    })
+    .await;
     // One that is only idle is left alone.
-    assert_eq!(quiet.send(&Command::new("CLIENT").arg("ID")).await.unwrap(), id);
+    assert_eq!(
+        quiet.send(&Command::new("CLIENT").arg("ID")).await.unwrap(),
+        id
+    );
 }
 
 #[tokio::test]
@@ -392,7 +508,9 @@ async fn silence_is_told_again_and_again_and_a_reset_ends_it_for_those_who_wait(
     let mut endpoint = endpoint(&format!("redis://{}", proxy.addr()), BOUND * 2);
     endpoint.silence = Some(Duration::from_millis(50));
     let told = Arc::new(AtomicU64::new(0));
-    let connection = Connection::connect_observed(endpoint, observer(&told)).await.unwrap();
+    let connection = Connection::connect_observed(endpoint, observer(&told))
+        .await
+        .unwrap();
     // The second time after a pause in which the driver has stopped looking at the clock.
     for pause in [Duration::ZERO, Duration::from_millis(300)] {
         tokio::time::sleep(pause).await;
@@ -400,14 +518,23 @@ async fn silence_is_told_again_and_again_and_a_reset_ends_it_for_those_who_wait(
         assert!(connection.send(&echo("here")).await.is_ok());
         proxy.blackhole();
         let reply = connection.submit(&echo("into the void"));
-        until("silence was told three times", async || told.load(Relaxed) >= before + 3).await;
+        until("silence was told three times", async || {
+            told.load(Relaxed) >= before + 3
+        })
+        .await;
         assert!(connection.is_silent());
 
         proxy.heal();
         connection.reset("somebody else does its work now");
-        let error = tokio::time::timeout(BOUND, reply).await.expect("not left to its timeout").unwrap_err();
+        let error = tokio::time::timeout(BOUND, reply)
+            .await
+            .expect("not left to its timeout")
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
-        assert!(error.detail().contains("somebody else does its work now"), "{error}");
+        assert!(
+            error.detail().contains("somebody else does its work now"),
+            "{error}"
+        );
         let answer = connection.send(&echo("again")).await;
         assert_eq!(answer.unwrap().as_str(), Some("again"));
         assert!(!connection.is_silent());
@@ -426,17 +553,33 @@ fn observer(silences: &Arc<AtomicU64>) -> Observer {
 #[test]
 fn when_its_runtime_ends_what_is_in_flight_fails_and_another_runtime_takes_over() {
     let server = Server::builder().start_blocking();
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let first = runtime();
-    let connection = first.block_on(Connection::connect(endpoint(&server.url(), Duration::from_secs(10)))).unwrap();
+    let connection = first
+        .block_on(Connection::connect(endpoint(
+            &server.url(),
+            Duration::from_secs(10),
+        )))
+        .unwrap();
     let second = runtime();
     server.pause();
     let waiting = second.spawn(connection.submit(&echo("a")));
     let (heard, hears) = std::sync::mpsc::channel();
-    connection.submit(&echo("b")).detach(move |outcome| heard.send(outcome).unwrap());
+    connection
+        .submit(&echo("b"))
+        .detach(move |outcome| heard.send(outcome).unwrap());
     drop(first);
-    let error: Error =
-        second.block_on(async { tokio::time::timeout(BOUND, waiting).await }).unwrap().unwrap().unwrap_err();
+    let error: Error = second
+        .block_on(async { tokio::time::timeout(BOUND, waiting).await })
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
     assert!(error.may_have_executed(), "{error}");
     assert!(hears.recv_timeout(BOUND).unwrap().is_err());
     assert!(!connection.is_up());
@@ -451,26 +594,49 @@ fn when_its_runtime_ends_what_is_in_flight_fails_and_another_runtime_takes_over(
 
 #[test]
 fn a_connection_over_a_stream_is_not_reopened_over_another_one() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let (first, second) = (runtime(), runtime());
     // Somebody does listen where the endpoint says.
-    let elsewhere = second.block_on(Scripted::start(|mut peer| async move { peer.behave().await }));
-    let inside = second.block_on(Scripted::start(|mut peer| async move { peer.behave().await }));
+    let elsewhere = second.block_on(Scripted::start(
+        |mut peer| async move { peer.behave().await },
+    ));
+    let inside = second.block_on(Scripted::start(
+        |mut peer| async move { peer.behave().await },
+    ));
     let connection = first.block_on(async {
         let stream = tokio::net::TcpStream::connect(inside.addr()).await.unwrap();
-        let connection = Connection::over(stream, endpoint(&elsewhere.url(), Duration::from_secs(1))).await.unwrap();
+        let connection =
+            Connection::over(stream, endpoint(&elsewhere.url(), Duration::from_secs(1)))
+                .await
+                .unwrap();
         // At once, not when its task gets its turn.
-        assert_eq!(connection.submit(&echo("a")).await.unwrap().as_str(), Some("a"));
+        assert_eq!(
+            connection.submit(&echo("a")).await.unwrap().as_str(),
+            Some("a")
+        );
         connection
     });
     drop(first);
-    let error = second.block_on(async { connection.send(&echo("b")).await }).unwrap_err();
+    let error = second
+        .block_on(async { connection.send(&echo("b")).await })
+        .unwrap_err();
     assert!(error.is_closed(), "{error}");
     assert_eq!(elsewhere.accepted(), 0);
 }
 
 async fn sockets(raw: &mut Raw, name: &str) -> usize {
-    raw.cmd(&["CLIENT", "LIST"]).await.str().lines().filter(|line| line.contains(&format!(" name={name} "))).count()
+    raw.cmd(&["CLIENT", "LIST"])
+        .await
+        .str()
+        .lines()
+        .filter(|line| line.contains(&format!(" name={name} ")))
+        .count()
 }
 
 #[tokio::test]
@@ -478,23 +644,42 @@ async fn after_the_last_handle_what_is_in_flight_is_answered_and_then_nothing_is
     let server = Server::start().await;
     let mut raw = server.raw().await;
     let url = format!("{}?client_name=ours", server.url());
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let connection = Connection::connect(endpoint(&url, Duration::from_secs(10))).await.unwrap();
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    let connection = Connection::connect(endpoint(&url, Duration::from_secs(10)))
+        .await
+        .unwrap();
     let other = connection.clone();
     assert_eq!(sockets(&mut raw, "ours").await, 1);
     drop(other);
-    assert_eq!(connection.send(&echo("a")).await.unwrap().as_str(), Some("a"), "one handle is enough");
-    let replies: Vec<_> = (0..100).map(|n| connection.submit(&echo(&n.to_string()))).collect();
+    assert_eq!(
+        connection.send(&echo("a")).await.unwrap().as_str(),
+        Some("a"),
+        "one handle is enough"
+    );
+    let replies: Vec<_> = (0..100)
+        .map(|n| connection.submit(&echo(&n.to_string())))
+        .collect();
     let (heard, hears) = tokio::sync::oneshot::channel();
-    connection.submit(&Command::new("SET").arg("left").arg("behind")).detach(move |outcome| drop(heard.send(outcome)));
+    connection
+        .submit(&Command::new("SET").arg("left").arg("behind"))
+        .detach(move |outcome| drop(heard.send(outcome)));
     drop(connection);
     for (n, reply) in replies.into_iter().enumerate() {
         assert_eq!(reply.await.unwrap().as_str(), Some(n.to_string().as_str()));
     }
     assert!(hears.await.unwrap().is_ok());
-    until("the socket is closed", async || sockets(&mut raw, "ours").await == 0).await;
+    until("the socket is closed", async || {
+        sockets(&mut raw, "ours").await == 0
+    })
+    .await;
     assert_eq!(raw.cmd(&["GET", "left"]).await.str(), "behind");
-    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let alive = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
     until("no task is left", async || alive() == tasks).await;
 }
 
@@ -505,8 +690,12 @@ async fn close_answers_what_is_in_flight_abort_does_not_and_either_resolves_ever
     for abort in [false, true] {
         let name = format!("ours{abort}");
         let url = format!("{}?client_name={name}", server.url());
-        let connection = Connection::connect(endpoint(&url, Duration::from_secs(10))).await.unwrap();
-        let replies: Vec<_> = (0..1000).map(|n| connection.submit(&echo(&n.to_string()))).collect();
+        let connection = Connection::connect(endpoint(&url, Duration::from_secs(10)))
+            .await
+            .unwrap();
+        let replies: Vec<_> = (0..1000)
+            .map(|n| connection.submit(&echo(&n.to_string())))
+            .collect();
         if abort {
             connection.abort()
         } else {
@@ -515,12 +704,18 @@ async fn close_answers_what_is_in_flight_abort_does_not_and_either_resolves_ever
         let late = connection.send(&echo("late")).await.unwrap_err();
         assert!(late.is_closed() && !late.may_have_executed(), "{late}");
         for (n, reply) in replies.into_iter().enumerate() {
-            match tokio::time::timeout(BOUND, reply).await.expect("every future resolves") {
+            match tokio::time::timeout(BOUND, reply)
+                .await
+                .expect("every future resolves")
+            {
                 Ok(value) => assert_eq!(value.as_str(), Some(n.to_string().as_str())),
                 Err(error) => assert!(abort, "{error}"),
             }
         }
-        until("the socket is closed", async || sockets(&mut raw, &name).await == 0).await;
+        until("the socket is closed", async || {
+            sockets(&mut raw, &name).await == 0
+        })
+        .await;
     }
 }
 
@@ -528,13 +723,21 @@ async fn close_answers_what_is_in_flight_abort_does_not_and_either_resolves_ever
 async fn a_handle_dropped_while_the_server_is_away_leaves_nothing_that_tries_again() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_secs(1))).await.unwrap();
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_secs(1)))
+        .await
+        .unwrap();
     proxy.accept(Accept::Refuse);
     proxy.reset_all();
     until("it is down", async || !connection.is_up()).await;
     drop(connection);
-    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let alive = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
     until("no task is left", async || alive() == tasks).await;
     proxy.accept(Accept::Forward);
     let accepts = proxy.accepts();
@@ -546,7 +749,9 @@ async fn a_handle_dropped_while_the_server_is_away_leaves_nothing_that_tries_aga
 async fn commands_fail_at_once_while_the_connection_is_down_and_say_why() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_millis(200))).await.unwrap();
+    let connection = Connection::connect(endpoint(&proxy.url(), Duration::from_millis(200)))
+        .await
+        .unwrap();
     proxy.accept(Accept::Refuse);
     proxy.reset_all();
     until("it is down for a reason", async || {
@@ -556,8 +761,14 @@ async fn commands_fail_at_once_while_the_connection_is_down_and_say_why() {
     .await;
     let error = connection.send(&echo("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSent);
-    assert!(error.to_string().contains("refused") && error.to_string().contains("127.0.0.1"), "{error}");
+    assert!(
+        error.to_string().contains("refused") && error.to_string().contains("127.0.0.1"),
+        "{error}"
+    );
     proxy.accept(Accept::Forward);
     connection.ready(Instant::now() + BOUND).await.unwrap();
-    assert_eq!(connection.send(&echo("a")).await.unwrap().as_str(), Some("a"));
+    assert_eq!(
+        connection.send(&echo("a")).await.unwrap().as_str(),
+        Some("a")
+    );
 }

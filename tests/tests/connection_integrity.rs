@@ -54,21 +54,31 @@ async fn storm() {
     let server = Server::start().await;
     let counters = Arc::new(Counters::default());
     let endpoint = Endpoint::parse(&server.url()).unwrap();
-    let connection = Connection::connect_observed(endpoint, observer(&counters)).await.unwrap();
+    let connection = Connection::connect_observed(endpoint, observer(&counters))
+        .await
+        .unwrap();
 
     let over = Arc::new(AtomicBool::new(false));
     let trouble = tokio::spawn(trouble(server.raw().await, Arc::clone(&over)));
-    let tasks: Vec<_> =
-        (0..TASKS).map(|task| tokio::spawn(requests(task, connection.clone(), Arc::clone(&counters)))).collect();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| tokio::spawn(requests(task, connection.clone(), Arc::clone(&counters))))
+        .collect();
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(300), task).await.expect("no request hangs").unwrap();
+        tokio::time::timeout(Duration::from_secs(300), task)
+            .await
+            .expect("no request hangs")
+            .unwrap();
     }
     over.store(true, Relaxed);
     trouble.await.unwrap();
 
     // A last round trip: what was left to functions before it has been answered too. The last kill may still be to come.
     until("a last round trip", async || {
-        connection.send(&Command::new("PING")).await.map(drop).map_err(|error| error.to_string())
+        connection
+            .send(&Command::new("PING"))
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
     })
     .await;
     let of = |counter: &AtomicU64| counter.load(Relaxed);
@@ -77,8 +87,14 @@ async fn storm() {
     let ended = of(&counters.completed) + of(&counters.failed) + of(&counters.cancelled);
     assert_eq!(ended, REQUESTS, "{counters:?}");
     // The storm was one.
-    assert!(of(&counters.completed) > REQUESTS / 2 && of(&counters.cancelled) > REQUESTS / 50, "{counters:?}");
-    assert!(of(&counters.pushes) > 10 && of(&counters.downs) > 3 && of(&counters.failed) > 0, "{counters:?}");
+    assert!(
+        of(&counters.completed) > REQUESTS / 2 && of(&counters.cancelled) > REQUESTS / 50,
+        "{counters:?}"
+    );
+    assert!(
+        of(&counters.pushes) > 10 && of(&counters.downs) > 3 && of(&counters.failed) > 0,
+        "{counters:?}"
+    );
 }
 
 fn observer(counters: &Arc<Counters>) -> Observer {
@@ -86,7 +102,12 @@ fn observer(counters: &Arc<Counters>) -> Observer {
     Arc::new(move |connection, event| match event {
         Event::Up => {
             let channels = vec![Bytes::from_static(b"noise")];
-            connection.subscribe(&Subscribe { kind: Confirmation::Subscribe, channels }).detach(|_| {});
+            connection
+                .subscribe(&Subscribe {
+                    kind: Confirmation::Subscribe,
+                    channels,
+                })
+                .detach(|_| {});
         }
         Event::Down => drop(counters.downs.fetch_add(1, Relaxed)),
         Event::Push(Push::Message { .. }) => drop(counters.pushes.fetch_add(1, Relaxed)),
@@ -103,8 +124,13 @@ async fn trouble(mut raw: leasehold_testkit::Raw, over: Arc<AtomicBool>) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         turn += 1;
-        let kind = if turn.is_multiple_of(2) { "normal" } else { "pubsub" };
-        raw.cmd(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]).await;
+        let kind = if turn.is_multiple_of(2) {
+            "normal"
+        } else {
+            "pubsub"
+        };
+        raw.cmd(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"])
+            .await;
     }
 }
 
@@ -159,6 +185,9 @@ async fn submit(connection: &Connection, tag: &str) -> Reply {
         if !reply.is_refused() {
             return reply;
         }
-        connection.ready(Instant::now() + Duration::from_secs(30)).await.unwrap();
+        connection
+            .ready(Instant::now() + Duration::from_secs(30))
+            .await
+            .unwrap();
     }
 }

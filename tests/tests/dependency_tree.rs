@@ -28,7 +28,10 @@ const DISPENSABLE: [&str; 5] = ["async-trait", "futures", "serde", "thiserror", 
 #[test]
 fn without_features_leasehold_brings_at_most_20_crates() {
     let tree = Tree::of_leasehold(&[]);
-    assert!(tree.names.contains("leasehold-resp"), "not a tree of leasehold: {tree:#?}");
+    assert!(
+        tree.names.contains("leasehold-resp"),
+        "not a tree of leasehold: {tree:#?}"
+    );
     assert!(tree.crates <= 20, "{tree:#?}");
     tree.assert_lean();
 }
@@ -36,7 +39,10 @@ fn without_features_leasehold_brings_at_most_20_crates() {
 #[test]
 fn with_tls_leasehold_brings_at_most_32_crates() {
     let tree = Tree::of_leasehold(&["--features", "tls"]);
-    assert!(tree.names.contains("tokio-rustls"), "not a tree with tls: {tree:#?}");
+    assert!(
+        tree.names.contains("tokio-rustls"),
+        "not a tree with tls: {tree:#?}"
+    );
     assert!(tree.crates <= 32, "{tree:#?}");
     tree.assert_lean();
 }
@@ -45,18 +51,36 @@ fn with_tls_leasehold_brings_at_most_32_crates() {
 fn tls_is_the_only_feature() {
     for package in ["leasehold", "leasehold-cluster", "leasehold-resp"] {
         // `--all-features` also turns on `default` and the features that an optional dependency makes by itself.
-        let features = cargo_tree(&["--package", package, "--all-features", "--depth", "0", "--format", "{f}"]);
+        let features = cargo_tree(&[
+            "--package",
+            package,
+            "--all-features",
+            "--depth",
+            "0",
+            "--format",
+            "{f}",
+        ]);
         assert_eq!(features.trim(), "tls", "features of {package}");
     }
 }
 
 #[test]
 fn no_other_client_is_anywhere_in_the_workspace() {
-    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock is in the tree");
-    let locked: BTreeSet<&str> = lock.lines().filter_map(|line| line.strip_prefix("name = ")).collect();
-    assert!(locked.contains("\"tokio\""), "Cargo.lock has another shape than this test reads");
+    let lock =
+        std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock is in the tree");
+    let locked: BTreeSet<&str> = lock
+        .lines()
+        .filter_map(|line| line.strip_prefix("name = "))
+        .collect();
+    assert!(
+        locked.contains("\"tokio\""),
+        "Cargo.lock has another shape than this test reads"
+    );
     for client in CLIENTS {
-        assert!(!locked.contains(format!("\"{client}\"").as_str()), "{client} is in Cargo.lock");
+        assert!(
+            !locked.contains(format!("\"{client}\"").as_str()),
+            "{client} is in Cargo.lock"
+        );
     }
 }
 
@@ -70,7 +94,8 @@ struct Tree {
 
 impl Tree {
     fn of_leasehold(features: &[&str]) -> Self {
-        let output = cargo_tree(&[&["--package", "leasehold", "--format", "{p}"], features].concat());
+        let output =
+            cargo_tree(&[&["--package", "leasehold", "--format", "{p}"], features].concat());
         let versions: BTreeSet<(&str, &str)> = output
             .lines()
             .filter_map(|line| {
@@ -78,13 +103,22 @@ impl Tree {
                 Some((words.next()?, words.next()?))
             })
             .collect();
-        Self { names: versions.iter().map(|(name, _)| (*name).to_owned()).collect(), crates: versions.len() }
+        Self {
+            names: versions
+                .iter()
+                .map(|(name, _)| (*name).to_owned())
+                .collect(),
+            crates: versions.len(),
+        }
     }
 
     #[track_caller]
     fn assert_lean(&self) {
         for name in CLIENTS.iter().chain(&DISPENSABLE) {
-            assert!(!self.names.contains(*name), "{name} is in the tree: {self:#?}");
+            assert!(
+                !self.names.contains(*name),
+                "{name} is in the tree: {self:#?}"
+            );
         }
     }
 }
@@ -106,7 +140,11 @@ fn cargo_tree(arguments: &[&str]) -> String {
     if !output.status.success() {
         output = run(&[]);
     }
-    assert!(output.status.success(), "cargo tree failed: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "cargo tree failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).expect("cargo prints UTF-8")
 }
 

@@ -5,7 +5,14 @@ use std::time::Duration;
 use leasehold_resp::{Address, Endpoint, ErrorKind};
 
 /// What is compared: address, TLS, user, password, database, name.
-type Parts<'a> = (&'a str, bool, Option<&'a str>, Option<&'a str>, u32, Option<&'a str>);
+type Parts<'a> = (
+    &'a str,
+    bool,
+    Option<&'a str>,
+    Option<&'a str>,
+    u32,
+    Option<&'a str>,
+);
 
 fn parts<'a>(endpoint: &'a Endpoint, node: &'a str) -> Parts<'a> {
     (
@@ -54,8 +61,17 @@ fn every_form_of_url_is_understood() {
 #[test]
 fn what_is_not_said_has_a_default_and_can_be_set() {
     let mut endpoint = Endpoint::parse("redis://h").unwrap();
-    assert_eq!((endpoint.connect_timeout, endpoint.command_timeout), (Duration::from_secs(5), Duration::from_secs(5)));
-    assert_eq!(endpoint, Endpoint::new(Address::Tcp { host: "h".to_owned(), port: 6379 }));
+    assert_eq!(
+        (endpoint.connect_timeout, endpoint.command_timeout),
+        (Duration::from_secs(5), Duration::from_secs(5))
+    );
+    assert_eq!(
+        endpoint,
+        Endpoint::new(Address::Tcp {
+            host: "h".to_owned(),
+            port: 6379
+        })
+    );
     endpoint.command_timeout = Duration::from_millis(50);
     assert_ne!(endpoint, Endpoint::parse("redis://h").unwrap());
 }
@@ -119,7 +135,15 @@ fn what_cannot_be_used_is_refused_with_the_reason() {
 #[test]
 fn no_message_shows_a_password_however_the_url_is_broken() {
     let mut urls = Vec::new();
-    for scheme in ["redis", "rediss", "unix", "http", "redis-cluster", "", ":hunter2@"] {
+    for scheme in [
+        "redis",
+        "rediss",
+        "unix",
+        "http",
+        "redis-cluster",
+        "",
+        ":hunter2@",
+    ] {
         for who in [
             ":hunter2@",
             "u:hunter2@",
@@ -150,10 +174,13 @@ fn no_message_shows_a_password_however_the_url_is_broken() {
             Ok(endpoint) => {
                 // The parts before the password are no secret: a path or a user that happens to look like one.
                 let shown = format!("{endpoint:?}");
-                let is_elsewhere =
-                    endpoint.address.to_string().contains("hunter2") || endpoint.user.as_deref() == Some("hunter2");
+                let is_elsewhere = endpoint.address.to_string().contains("hunter2")
+                    || endpoint.user.as_deref() == Some("hunter2");
                 assert!(is_elsewhere || !shown.contains("hunter2"), "{url}: {shown}");
-                assert!(!shown.contains("password: Some(\"hunter2"), "{url}: {shown}");
+                assert!(
+                    !shown.contains("password: Some(\"hunter2"),
+                    "{url}: {shown}"
+                );
             }
             Err(error) => {
                 let shown = format!("{error} {error:?}");

@@ -49,7 +49,10 @@ async fn release_says_whether_it_was_held_until_now() {
 
     let guard = locks.mutex("a").lock().lease(ms(30)).await.unwrap();
     guard.lost().await;
-    until("the server's own expiry", async || !exists(&mut raw, "a").await).await;
+    until("the server's own expiry", async || {
+        !exists(&mut raw, "a").await
+    })
+    .await;
     assert_eq!(guard.release().await.unwrap(), Release::AlreadyGone);
 }
 
@@ -76,8 +79,16 @@ async fn a_release_without_an_answer_is_unknown_and_never_called_gone() {
     let mut raw = server.raw().await;
     let locks = Locks::connect(proxy.url()).await.unwrap();
     // A fixed lease, so that the reply that is lost is not the keeper's.
-    let guard = locks.mutex("a").lock().lease(Duration::from_secs(30)).await.unwrap();
-    proxy.to_client(Fault::LoseReply { nth: 1, how: Cut::Rst });
+    let guard = locks
+        .mutex("a")
+        .lock()
+        .lease(Duration::from_secs(30))
+        .await
+        .unwrap();
+    proxy.to_client(Fault::LoseReply {
+        nth: 1,
+        how: Cut::Rst,
+    });
     let error = within("the release", guard.release()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
     assert!(!exists(&mut raw, "a").await);
@@ -88,7 +99,11 @@ async fn a_release_that_nobody_waits_for_is_finished_all_the_same() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
-    let locks = Locks::builder(proxy.url()).command_timeout(ms(300)).connect().await.unwrap();
+    let locks = Locks::builder(proxy.url())
+        .command_timeout(ms(300))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     proxy.to_server(Fault::Blackhole);
     {
@@ -125,7 +140,12 @@ async fn a_guard_can_be_dropped_outside_of_any_runtime() {
 
 #[test]
 fn a_guard_can_be_dropped_after_its_runtime() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
     let server = Server::builder().start_blocking();
     let first = runtime();
     let (locks, guard) = first.block_on(async {
@@ -138,7 +158,10 @@ fn a_guard_can_be_dropped_after_its_runtime() {
     drop(locks);
     runtime().block_on(async {
         let mut raw = server.raw().await;
-        until("the release by the keeper", async || !exists(&mut raw, "a").await).await;
+        until("the release by the keeper", async || {
+            !exists(&mut raw, "a").await
+        })
+        .await;
     });
 }
 
@@ -146,7 +169,12 @@ fn a_guard_can_be_dropped_after_its_runtime() {
 async fn the_last_guard_outlives_the_locks_it_came_from() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let guard = short_locks(&server, ms(2_000)).await.mutex("a").lock().await.unwrap();
+    let guard = short_locks(&server, ms(2_000))
+        .await
+        .mutex("a")
+        .lock()
+        .await
+        .unwrap();
     tokio::time::sleep(ms(2_500)).await;
     assert!(guard.is_held(), "renewed without its Locks");
     drop(guard);
@@ -168,14 +196,21 @@ async fn a_flush_is_told_at_the_next_renewal() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
     let locks = short_locks(&server, ms(2_000)).await;
-    let guards = [locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock().await.unwrap()];
+    let guards = [
+        locks.mutex("a").lock().await.unwrap(),
+        locks.mutex("b").lock().await.unwrap(),
+    ];
     raw.cmd(&["FLUSHALL"]).await;
     for guard in &guards {
         assert_eq!(within("the news", guard.lost()).await, LostReason::Stolen);
         assert!(!guard.is_held());
     }
     assert!(!exists(&mut raw, "a").await, "a renewal creates nothing");
-    drop(within("a new lock", locks.mutex("a").lock().into_future()).await.unwrap());
+    drop(
+        within("a new lock", locks.mutex("a").lock().into_future())
+            .await
+            .unwrap(),
+    );
 }
 
 #[tokio::test]
@@ -188,7 +223,10 @@ async fn a_server_that_stops_answering_is_a_loss_when_the_lease_ends_and_not_lat
     server.pause();
     let valid = guard.valid_for();
     assert!(valid <= ms(2_000));
-    assert_eq!(within("the end of the lease", guard.lost()).await, LostReason::Expired);
+    assert_eq!(
+        within("the end of the lease", guard.lost()).await,
+        LostReason::Expired
+    );
     assert!(!guard.is_held());
     server.resume();
 }
@@ -221,7 +259,10 @@ async fn work_is_dropped_where_it_stands_when_the_lock_is_lost() {
     });
     let lost = within("the loss", work).await.unwrap_err();
     assert_eq!(lost.reason(), LostReason::Expired);
-    assert!(dropped.load(Ordering::SeqCst), "before the loss is returned");
+    assert!(
+        dropped.load(Ordering::SeqCst),
+        "before the loss is returned"
+    );
     let mut ran = false;
     assert!(guard.run(async { ran = true }).await.is_err());
     assert!(!ran, "nothing starts under a lost lock");
@@ -242,11 +283,27 @@ async fn a_grant_that_arrives_after_its_lease_is_no_grant() {
     let mut raw = server.raw().await;
     let locks = Locks::connect(proxy.url()).await.unwrap();
     proxy.to_client(Fault::Delay(ms(120)));
-    let error = within("the late grant", locks.mutex("a").lock().lease(ms(50)).into_future()).await.unwrap_err();
+    let error = within(
+        "the late grant",
+        locks.mutex("a").lock().lease(ms(50)).into_future(),
+    )
+    .await
+    .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     proxy.heal();
-    until("the end of the lease", async || !exists(&mut raw, "a").await).await;
-    assert!(locks.mutex("a").lock().lease(Duration::from_secs(5)).await.unwrap().is_held());
+    until("the end of the lease", async || {
+        !exists(&mut raw, "a").await
+    })
+    .await;
+    assert!(
+        locks
+            .mutex("a")
+            .lock()
+            .lease(Duration::from_secs(5))
+            .await
+            .unwrap()
+            .is_held()
+    );
 }
 
 /// What a stopped process (a debugger, a suspended container, a very long pause) finds when it goes on. The holder is a
@@ -254,15 +311,30 @@ async fn a_grant_that_arrives_after_its_lease_is_no_grant() {
 #[test]
 fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
     const URL: &str = "LEASEHOLD_STOPPED_HOLDER";
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     if let Ok(url) = std::env::var(URL) {
         runtime.block_on(async {
-            let locks = Locks::builder(url).lease(ms(2_500)).connect().await.unwrap();
+            let locks = Locks::builder(url)
+                .lease(ms(2_500))
+                .connect()
+                .await
+                .unwrap();
             let (renewed, fixed) = (locks.mutex("a"), locks.mutex("b"));
-            let (renewed, fixed) = (renewed.lock().await.unwrap(), fixed.lock().lease(ms(2_500)).await.unwrap());
+            let (renewed, fixed) = (
+                renewed.lock().await.unwrap(),
+                fixed.lock().lease(ms(2_500)).await.unwrap(),
+            );
             // It is stopped somewhere from here on, and goes on with the first look at the clock that shows it.
             let mut last = Instant::now();
-            let _ready = locks.mutex("ready").lock().lease(Duration::from_secs(60)).await.unwrap();
+            let _ready = locks
+                .mutex("ready")
+                .lock()
+                .lease(Duration::from_secs(60))
+                .await
+                .unwrap();
             loop {
                 let now = Instant::now();
                 if now - last >= ms(1_000) {
@@ -274,27 +346,43 @@ fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
             assert!(!renewed.is_held() && !fixed.is_held());
             assert_eq!(within("the news", fixed.lost()).await, LostReason::Expired);
             let reason = within("the news", renewed.lost()).await;
-            assert!(matches!(reason, LostReason::Expired | LostReason::Stolen), "{reason:?}");
+            assert!(
+                matches!(reason, LostReason::Expired | LostReason::Stolen),
+                "{reason:?}"
+            );
         });
         return;
     }
     let server = Server::builder().start_blocking();
     let holder = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once"])
+        .args([
+            "--exact",
+            "a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once",
+        ])
         .env(URL, server.url())
         .spawn()
         .unwrap();
     let mut holder = Killed(holder);
     runtime.block_on(async {
         let mut raw = server.raw().await;
-        until("it holds both", async || raw.cmd(&["EXISTS", "a", "b", "ready"]).await.int() == 3).await;
+        until("it holds both", async || {
+            raw.cmd(&["EXISTS", "a", "b", "ready"]).await.int() == 3
+        })
+        .await;
         process::freeze(holder.0.id());
         let next = locks(&server).await;
-        let next = within("the end of its lease", next.mutex("a").lock().into_future()).await.unwrap();
+        let next = within("the end of its lease", next.mutex("a").lock().into_future())
+            .await
+            .unwrap();
         // The lease of the second one ends a moment later.
-        until("the end of both leases", async || !exists(&mut raw, "b").await).await;
+        until("the end of both leases", async || {
+            !exists(&mut raw, "b").await
+        })
+        .await;
         process::thaw(holder.0.id());
-        let status = tokio::task::spawn_blocking(move || holder.0.wait().unwrap()).await.unwrap();
+        let status = tokio::task::spawn_blocking(move || holder.0.wait().unwrap())
+            .await
+            .unwrap();
         assert!(status.success());
         assert!(next.is_held(), "and its late release took nothing away");
     });

@@ -83,7 +83,12 @@ fn too_many_clients(outcome: &Result<String, Error>) -> bool {
 fn live_cases() -> Vec<Live> {
     let mut cases = Vec::new();
     let mut add = |name, bytes: &[u8], then, expected: fn(&Result<String, Error>) -> bool| {
-        cases.push(Live { name, bytes: bytes.to_vec(), then, expected });
+        cases.push(Live {
+            name,
+            bytes: bytes.to_vec(),
+            then,
+            expected,
+        });
     };
     // Not the protocol, at once.
     for (name, bytes) in [
@@ -112,7 +117,10 @@ fn live_cases() -> Vec<Live> {
         ("an array of a negative length", b"*-2\r\n"),
         ("an array over the limit", b"*4294967296\r\n"),
         ("an array with a leading zero", b"*00\r\n"),
-        ("a map that overflows when doubled", b"%9223372036854775808\r\n"),
+        (
+            "a map that overflows when doubled",
+            b"%9223372036854775808\r\n",
+        ),
         ("a set of a negative length", b"~-7\r\n"),
         ("an empty push", b">0\r\n"),
         ("a push of a negative length", b">-1\r\n"),
@@ -141,38 +149,138 @@ fn live_cases() -> Vec<Live> {
     ] {
         add(name, bytes, Then::Hold, unknown);
     }
-    add("a million arrays in each other", &b"*1\r\n".repeat(1_000_000), Then::Hold, unknown);
-    add("a million streams in each other", &b"*?\r\n".repeat(1_000_000), Then::Hold, unknown);
-    add("a million attributes in each other", &b"|1\r\n".repeat(1_000_000), Then::Hold, unknown);
-    add("a line without an end", &b"+b".repeat(1 << 20), Then::Hold, unknown);
-    add("a length without an end", &[&b"$"[..], &[b'1'; 1 << 17]].concat(), Then::Hold, unknown);
-    add("a big number without an end", &[&b"("[..], &[b'1'; 1 << 17]].concat(), Then::Hold, unknown);
+    add(
+        "a million arrays in each other",
+        &b"*1\r\n".repeat(1_000_000),
+        Then::Hold,
+        unknown,
+    );
+    add(
+        "a million streams in each other",
+        &b"*?\r\n".repeat(1_000_000),
+        Then::Hold,
+        unknown,
+    );
+    add(
+        "a million attributes in each other",
+        &b"|1\r\n".repeat(1_000_000),
+        Then::Hold,
+        unknown,
+    );
+    add(
+        "a line without an end",
+        &b"+b".repeat(1 << 20),
+        Then::Hold,
+        unknown,
+    );
+    add(
+        "a length without an end",
+        &[&b"$"[..], &[b'1'; 1 << 17]].concat(),
+        Then::Hold,
+        unknown,
+    );
+    add(
+        "a big number without an end",
+        &[&b"("[..], &[b'1'; 1 << 17]].concat(),
+        Then::Hold,
+        unknown,
+    );
 
     // Less than was promised.
     add("nothing", b"", Then::Hold, times_out);
     add("a type byte and silence", b"$", Then::Hold, times_out);
-    add("four milliards of elements and silence", b"*4294967295\r\n", Then::Hold, times_out);
-    add("four milliards of pairs and silence", b"%2147483647\r\n", Then::Hold, times_out);
-    add("half a gigabyte and silence", b"$536870912\r\n", Then::Hold, times_out);
-    add("half a reply and silence", b"$10\r\nabc", Then::Hold, times_out);
-    add("an array that lacks its last element", b"*2\r\n:1\r\n", Then::Hold, times_out);
-    add("a streamed string without an end", b"$?\r\n;1\r\nb\r\n", Then::Hold, times_out);
-    add("attributes of nothing", b"|1\r\n+k\r\n+v\r\n", Then::Hold, times_out);
+    add(
+        "four milliards of elements and silence",
+        b"*4294967295\r\n",
+        Then::Hold,
+        times_out,
+    );
+    add(
+        "four milliards of pairs and silence",
+        b"%2147483647\r\n",
+        Then::Hold,
+        times_out,
+    );
+    add(
+        "half a gigabyte and silence",
+        b"$536870912\r\n",
+        Then::Hold,
+        times_out,
+    );
+    add(
+        "half a reply and silence",
+        b"$10\r\nabc",
+        Then::Hold,
+        times_out,
+    );
+    add(
+        "an array that lacks its last element",
+        b"*2\r\n:1\r\n",
+        Then::Hold,
+        times_out,
+    );
+    add(
+        "a streamed string without an end",
+        b"$?\r\n;1\r\nb\r\n",
+        Then::Hold,
+        times_out,
+    );
+    add(
+        "attributes of nothing",
+        b"|1\r\n+k\r\n+v\r\n",
+        Then::Hold,
+        times_out,
+    );
     add("FIN at once", b"", Then::Fin, unknown);
     add("FIN in a header", b"$1", Then::Fin, unknown);
     add("FIN in a string", b"$10\r\nabc", Then::Fin, unknown);
     add("FIN in an array", b"*2\r\n:1\r\n", Then::Fin, unknown);
     add("RST at once", b"", Then::Rst, unknown);
     add("RST in a string", b"$10\r\nabc", Then::Rst, unknown);
-    add("a reason and FIN", b"-ERR max number of clients reached\r\n", Then::Fin, too_many_clients);
+    add(
+        "a reason and FIN",
+        b"-ERR max number of clients reached\r\n",
+        Then::Fin,
+        too_many_clients,
+    );
 
     // More than was asked for.
-    add("pushes for ever", b">3\r\n+message\r\n+c\r\n+m\r\n", Then::Repeat, times_out);
-    add("pages of pushes for ever", &b">3\r\n+message\r\n+c\r\n+m\r\n".repeat(20_000), Then::Repeat, times_out);
-    add("attributes for ever", &b"|1\r\n+k\r\n+v\r\n".repeat(20_000), Then::Repeat, times_out);
-    add("a string for ever", &[&b"$536870912\r\n"[..], &[b'x'; 60_000]].concat(), Then::Hold, times_out);
-    add("a reply too many", b"$1\r\nb\r\n$1\r\nc\r\n+OK\r\n", Then::Hold, is_b);
-    add("pushes of every kind before the reply", PUSHES, Then::Hold, is_b);
+    add(
+        "pushes for ever",
+        b">3\r\n+message\r\n+c\r\n+m\r\n",
+        Then::Repeat,
+        times_out,
+    );
+    add(
+        "pages of pushes for ever",
+        &b">3\r\n+message\r\n+c\r\n+m\r\n".repeat(20_000),
+        Then::Repeat,
+        times_out,
+    );
+    add(
+        "attributes for ever",
+        &b"|1\r\n+k\r\n+v\r\n".repeat(20_000),
+        Then::Repeat,
+        times_out,
+    );
+    add(
+        "a string for ever",
+        &[&b"$536870912\r\n"[..], &[b'x'; 60_000]].concat(),
+        Then::Hold,
+        times_out,
+    );
+    add(
+        "a reply too many",
+        b"$1\r\nb\r\n$1\r\nc\r\n+OK\r\n",
+        Then::Hold,
+        is_b,
+    );
+    add(
+        "pushes of every kind before the reply",
+        PUSHES,
+        Then::Hold,
+        is_b,
+    );
     add(
         "a push inside the reply",
         b"*1\r\n>2\r\n+invalidate\r\n_\r\n$1\r\nb\r\n$1\r\nc\r\n@",
@@ -193,9 +301,11 @@ async fn whatever_comes_instead_of_a_reply_harms_no_other_request() {
     // A few at a time: each of the floods is worth a core.
     for some in cases.chunks(16) {
         let running = some.iter().map(|case| {
-            let (name, bytes, then, expected) = (case.name, case.bytes.clone(), case.then, case.expected);
+            let (name, bytes, then, expected) =
+                (case.name, case.bytes.clone(), case.then, case.expected);
             tokio::spawn(async move {
-                let outcome = tokio::time::timeout(BOUND * 2, live(name, bytes, then, expected)).await;
+                let outcome =
+                    tokio::time::timeout(BOUND * 2, live(name, bytes, then, expected)).await;
                 outcome.unwrap_or_else(|_| panic!("{name}: hangs"));
             })
         });
@@ -205,7 +315,12 @@ async fn whatever_comes_instead_of_a_reply_harms_no_other_request() {
     }
 }
 
-async fn live(name: &'static str, bytes: Vec<u8>, then: Then, expected: fn(&Result<String, Error>) -> bool) {
+async fn live(
+    name: &'static str,
+    bytes: Vec<u8>,
+    then: Then,
+    expected: fn(&Result<String, Error>) -> bool,
+) {
     let bytes = Arc::new(bytes);
     let server = Scripted::start(move |mut peer| {
         let bytes = Arc::clone(&bytes);
@@ -227,14 +342,21 @@ async fn live(name: &'static str, bytes: Vec<u8>, then: Then, expected: fn(&Resu
     let began = Instant::now();
     let [a, b, c] = ["a", "b", "c"].map(|tag| {
         let reply = connection.submit(&echo(tag));
-        tokio::spawn(async move { reply.await.map(|value| value.as_str().unwrap_or_else(|| value.kind()).to_owned()) })
+        tokio::spawn(async move {
+            reply
+                .await
+                .map(|value| value.as_str().unwrap_or_else(|| value.kind()).to_owned())
+        })
     });
     assert_eq!(a.await.unwrap().unwrap(), "a", "{name}");
     let b = b.await.unwrap();
     assert!(expected(&b), "{name}: {b:?}");
     match c.await.unwrap() {
         Ok(text) => assert_eq!(text, "c", "{name}"),
-        Err(error) => assert!(matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Timeout), "{name}: {error}"),
+        Err(error) => assert!(
+            matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Timeout),
+            "{name}: {error}"
+        ),
     }
     assert!(began.elapsed() < BOUND, "{name}");
 
@@ -242,11 +364,18 @@ async fn live(name: &'static str, bytes: Vec<u8>, then: Then, expected: fn(&Resu
     let d = loop {
         match connection.send(&echo("d")).await {
             Ok(value) => break value,
-            Err(error) => assert!(error.is_transient() && began.elapsed() < BOUND, "{name}: {error}"),
+            Err(error) => assert!(
+                error.is_transient() && began.elapsed() < BOUND,
+                "{name}: {error}"
+            ),
         }
     };
     assert_eq!(d.as_str(), Some("d"), "{name}");
-    assert_eq!(server.accepted(), 2, "{name}: one connection, and one after it");
+    assert_eq!(
+        server.accepted(),
+        2,
+        "{name}: one connection, and one after it"
+    );
 }
 
 #[tokio::test]
@@ -261,13 +390,19 @@ async fn two_replies_for_one_end_the_connection_before_another_request_gets_the_
     })
     .await;
     let connection = Connection::connect(endpoint(&server)).await.unwrap();
-    assert_eq!(connection.send(&echo("a")).await.unwrap().as_str(), Some("a"));
+    assert_eq!(
+        connection.send(&echo("a")).await.unwrap().as_str(),
+        Some("a")
+    );
     let began = Instant::now();
     while server.accepted() < 2 {
         assert!(began.elapsed() < BOUND);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(connection.send(&echo("b")).await.unwrap().as_str(), Some("b"));
+    assert_eq!(
+        connection.send(&echo("b")).await.unwrap().as_str(),
+        Some("b")
+    );
 }
 
 /// Shakes hands, and from then on always has something to say.
@@ -279,7 +414,11 @@ struct Chatter {
 }
 
 impl AsyncRead for Chatter {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         match [GREETING, b"+OK\r\n", b"+OK\r\n"].get(self.answered) {
             Some(_) if self.answered == self.written => {
                 self.reader = Some(cx.waker().clone());
@@ -296,7 +435,11 @@ impl AsyncRead for Chatter {
 }
 
 impl AsyncWrite for Chatter {
-    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.written += 1;
         self.reader.take().into_iter().for_each(Waker::wake);
         Poll::Ready(Ok(buf.len()))
@@ -315,8 +458,12 @@ impl AsyncWrite for Chatter {
 async fn deadlines_pass_while_a_peer_never_pauses() {
     let mut endpoint = Endpoint::parse("redis://chatter").unwrap();
     endpoint.command_timeout = COMMAND_TIMEOUT;
-    let connection = Connection::over(Chatter::default(), endpoint).await.unwrap();
-    let outcome = tokio::time::timeout(BOUND, connection.submit(&echo("a"))).await.expect("in time");
+    let connection = Connection::over(Chatter::default(), endpoint)
+        .await
+        .unwrap();
+    let outcome = tokio::time::timeout(BOUND, connection.submit(&echo("a")))
+        .await
+        .expect("in time");
     assert!(outcome.unwrap_err().is_timeout());
     // Nor can it keep us from giving it up.
     let began = Instant::now();
@@ -351,7 +498,10 @@ async fn an_error_reply_is_one_requests_error_and_nobody_elses() {
     let server = Scripted::start(|mut peer| async move {
         while let Some(request) = peer.greet().await {
             match request[1].as_str() {
-                "loading" => peer.say("-LOADING Redis is loading the dataset in memory\r\n").await,
+                "loading" => {
+                    peer.say("-LOADING Redis is loading the dataset in memory\r\n")
+                        .await
+                }
                 "blob" => peer.say(b"!5\r\nERR \xff\r\n").await,
                 "empty" => peer.say("-\r\n").await,
                 tag => peer.say(format!("+{tag}\r\n")).await,
@@ -362,7 +512,10 @@ async fn an_error_reply_is_one_requests_error_and_nobody_elses() {
     let connection = Connection::connect(endpoint(&server)).await.unwrap();
     let replies = ["loading", "a", "empty", "b", "blob"].map(|tag| connection.submit(&echo(tag)));
     let [loading, a, empty, b, blob] = replies;
-    assert_eq!(*loading.await.unwrap_err().as_server().unwrap().kind(), ServerErrorKind::Loading);
+    assert_eq!(
+        *loading.await.unwrap_err().as_server().unwrap().kind(),
+        ServerErrorKind::Loading
+    );
     assert_eq!(a.await.unwrap().as_str(), Some("a"));
     assert_eq!(empty.await.unwrap_err().kind(), ErrorKind::Server);
     assert_eq!(b.await.unwrap().as_str(), Some("b"));
@@ -383,9 +536,18 @@ async fn a_subscription_that_is_answered_by_a_reply_ends_the_connection() {
     .await;
     let connection = Connection::connect(endpoint(&server)).await.unwrap();
     let channels = vec![Bytes::from_static(b"c")];
-    let error = connection.subscribe(&Subscribe { kind: Confirmation::Subscribe, channels }).await.unwrap_err();
+    let error = connection
+        .subscribe(&Subscribe {
+            kind: Confirmation::Subscribe,
+            channels,
+        })
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
-    assert_eq!(connection.send(&echo("b")).await.unwrap().as_str(), Some("b"));
+    assert_eq!(
+        connection.send(&echo("b")).await.unwrap().as_str(),
+        Some("b")
+    );
 }
 
 #[tokio::test]
@@ -408,7 +570,13 @@ async fn a_peer_that_shakes_hands_and_hangs_up_is_not_called_without_a_pause() {
 #[tokio::test]
 async fn what_a_header_merely_claims_is_not_allocated() {
     let before = peak_memory();
-    for claim in ["$536870912\r\n", "*4294967295\r\n", "%2147483647\r\n", "~4294967295\r\n", ">4294967295\r\n"] {
+    for claim in [
+        "$536870912\r\n",
+        "*4294967295\r\n",
+        "%2147483647\r\n",
+        "~4294967295\r\n",
+        ">4294967295\r\n",
+    ] {
         let server = Scripted::start(move |mut peer| async move {
             if peer.number > 0 {
                 return peer.behave().await;
@@ -429,8 +597,16 @@ async fn what_a_header_merely_claims_is_not_allocated() {
 /// The most address space that this process has ever had in memory, in bytes.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        << 10
 }
 
 // ===== in the handshake =====
@@ -463,11 +639,23 @@ fn refused(outcome: &Result<(), Error>, kind: &ServerErrorKind) -> bool {
 fn handshake_cases() -> Vec<Greeted> {
     let mut cases = Vec::new();
     let mut add = |name, polite, bytes: &[u8], then, expected: fn(&Result<(), Error>) -> bool| {
-        cases.push(Greeted { name, polite, bytes: bytes.to_vec(), then, expected });
+        cases.push(Greeted {
+            name,
+            polite,
+            bytes: bytes.to_vec(),
+            then,
+            expected,
+        });
     };
     for (name, bytes) in [
-        ("RESP2: no such command", &b"-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n"[..]),
-        ("RESP2: no such version", b"-NOPROTO unsupported protocol version\r\n"),
+        (
+            "RESP2: no such command",
+            &b"-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n"[..],
+        ),
+        (
+            "RESP2: no such version",
+            b"-NOPROTO unsupported protocol version\r\n",
+        ),
         ("an array", b"*4\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n"),
         ("OK", b"+OK\r\n"),
         ("a number", b":3\r\n"),
@@ -475,8 +663,14 @@ fn handshake_cases() -> Vec<Greeted> {
         ("an old null", b"$-1\r\n"),
         ("an empty map", b"%0\r\n"),
         ("a map of version 2", b"%1\r\n$5\r\nproto\r\n:2\r\n"),
-        ("a map without a version", b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n"),
-        ("HTTP", b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
+        (
+            "a map without a version",
+            b"%1\r\n$6\r\nserver\r\n$5\r\nredis\r\n",
+        ),
+        (
+            "HTTP",
+            b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+        ),
         ("a TLS alert", b"\x15\x03\x01\x00\x02\x02\x46"),
         ("SSH", b"SSH-2.0-OpenSSH_9.2\r\n"),
         ("MySQL", b"\x4a\x00\x00\x00\x0a8.0.33\x00"),
@@ -485,13 +679,55 @@ fn handshake_cases() -> Vec<Greeted> {
     ] {
         add(name, 0, bytes, Then::Hold, no_resp);
     }
-    add("a million arrays in each other", 0, &b"*1\r\n".repeat(1_000_000), Then::Hold, no_resp);
-    add("a line without an end", 0, &[b'+'; 1 << 17], Then::Hold, no_resp);
-    add("half a gigabyte and silence", 0, b"$536870912\r\n", Then::Hold, not_sent);
-    add("four milliards of elements and silence", 0, b"*4294967295\r\n", Then::Hold, not_sent);
-    add("pushes for ever", 0, &b">3\r\n+message\r\n+c\r\n+m\r\n".repeat(1000), Then::Repeat, not_sent);
-    add("attributes for ever", 0, &b"|1\r\n+k\r\n+v\r\n".repeat(1000), Then::Repeat, not_sent);
-    add("a push before the greeting", 0, b">1\r\n+hi\r\n%1\r\n+proto\r\n:3\r\n", Then::Hold, not_sent);
+    add(
+        "a million arrays in each other",
+        0,
+        &b"*1\r\n".repeat(1_000_000),
+        Then::Hold,
+        no_resp,
+    );
+    add(
+        "a line without an end",
+        0,
+        &[b'+'; 1 << 17],
+        Then::Hold,
+        no_resp,
+    );
+    add(
+        "half a gigabyte and silence",
+        0,
+        b"$536870912\r\n",
+        Then::Hold,
+        not_sent,
+    );
+    add(
+        "four milliards of elements and silence",
+        0,
+        b"*4294967295\r\n",
+        Then::Hold,
+        not_sent,
+    );
+    add(
+        "pushes for ever",
+        0,
+        &b">3\r\n+message\r\n+c\r\n+m\r\n".repeat(1000),
+        Then::Repeat,
+        not_sent,
+    );
+    add(
+        "attributes for ever",
+        0,
+        &b"|1\r\n+k\r\n+v\r\n".repeat(1000),
+        Then::Repeat,
+        not_sent,
+    );
+    add(
+        "a push before the greeting",
+        0,
+        b">1\r\n+hi\r\n%1\r\n+proto\r\n:3\r\n",
+        Then::Hold,
+        not_sent,
+    );
     add(
         "NOAUTH",
         0,
@@ -499,28 +735,76 @@ fn handshake_cases() -> Vec<Greeted> {
         Then::Hold,
         |outcome| refused(outcome, &ServerErrorKind::NoAuth),
     );
-    add("WRONGPASS", 0, b"-WRONGPASS invalid username-password pair\r\n", Then::Hold, |outcome| {
-        refused(outcome, &ServerErrorKind::WrongPass)
-    });
-    add("NOPERM", 0, b"-NOPERM this user has no permissions to run the 'hello' command\r\n", Then::Fin, |outcome| {
-        refused(outcome, &ServerErrorKind::NoPerm)
-    });
-    add("LOADING", 0, b"-LOADING Redis is loading the dataset in memory\r\n", Then::Hold, |outcome| {
-        refused(outcome, &ServerErrorKind::Loading)
-    });
-    add("LOADING behind the greeting", 1, b"-LOADING Redis is loading\r\n-LOADING yes\r\n", Then::Hold, no_resp);
+    add(
+        "WRONGPASS",
+        0,
+        b"-WRONGPASS invalid username-password pair\r\n",
+        Then::Hold,
+        |outcome| refused(outcome, &ServerErrorKind::WrongPass),
+    );
+    add(
+        "NOPERM",
+        0,
+        b"-NOPERM this user has no permissions to run the 'hello' command\r\n",
+        Then::Fin,
+        |outcome| refused(outcome, &ServerErrorKind::NoPerm),
+    );
+    add(
+        "LOADING",
+        0,
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+        Then::Hold,
+        |outcome| refused(outcome, &ServerErrorKind::Loading),
+    );
+    add(
+        "LOADING behind the greeting",
+        1,
+        b"-LOADING Redis is loading\r\n-LOADING yes\r\n",
+        Then::Hold,
+        no_resp,
+    );
     for polite in 0..3 {
         add("silence", polite, b"", Then::Hold, not_sent);
         add("FIN", polite, b"", Then::Fin, not_sent);
         add("RST", polite, b"", Then::Rst, not_sent);
-        add("half a reply and silence", polite, b"$5\r\nab", Then::Hold, not_sent);
-        add("half a reply and FIN", polite, b"%1\r\n+pro", Then::Fin, not_sent);
-        add("half a reply and RST", polite, b"%1\r\n+pro", Then::Rst, not_sent);
+        add(
+            "half a reply and silence",
+            polite,
+            b"$5\r\nab",
+            Then::Hold,
+            not_sent,
+        );
+        add(
+            "half a reply and FIN",
+            polite,
+            b"%1\r\n+pro",
+            Then::Fin,
+            not_sent,
+        );
+        add(
+            "half a reply and RST",
+            polite,
+            b"%1\r\n+pro",
+            Then::Rst,
+            not_sent,
+        );
         add("garbage", polite, b"@@@@\r\n", Then::Hold, no_resp);
-        add("two replies", polite, &[GREETING, GREETING].concat(), Then::Hold, no_resp);
+        add(
+            "two replies",
+            polite,
+            &[GREETING, GREETING].concat(),
+            Then::Hold,
+            no_resp,
+        );
     }
     add("as it should be", 3, b"", Then::Hold, connects);
-    add("CLIENT SETINFO is unknown", 1, b"-ERR unknown subcommand 'SETINFO'\r\n", Then::Hold, not_sent);
+    add(
+        "CLIENT SETINFO is unknown",
+        1,
+        b"-ERR unknown subcommand 'SETINFO'\r\n",
+        Then::Hold,
+        not_sent,
+    );
     cases
 }
 
@@ -528,7 +812,13 @@ fn handshake_cases() -> Vec<Greeted> {
 async fn whatever_answers_the_handshake_connecting_ends_with_a_typed_error() {
     let running = handshake_cases().into_iter().map(|case| {
         tokio::spawn(async move {
-            let Greeted { name, polite, bytes, then, expected } = case;
+            let Greeted {
+                name,
+                polite,
+                bytes,
+                then,
+                expected,
+            } = case;
             let bytes = Arc::new(bytes);
             let server = Scripted::start(move |mut peer| {
                 let bytes = Arc::clone(&bytes);
@@ -549,10 +839,17 @@ async fn whatever_answers_the_handshake_connecting_ends_with_a_typed_error() {
             assert!(expected(&outcome), "{name} after {polite}: {outcome:?}");
             // Nothing is left behind. (A flood never looks, and who has reset is gone.)
             while matches!(then, Then::Hold | Then::Fin) && server.ended() < 1 {
-                assert!(began.elapsed() < BOUND, "{name} after {polite}: the socket stays open");
+                assert!(
+                    began.elapsed() < BOUND,
+                    "{name} after {polite}: the socket stays open"
+                );
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            assert_eq!(server.accepted(), 1, "{name} after {polite}: connecting is one attempt");
+            assert_eq!(
+                server.accepted(),
+                1,
+                "{name} after {polite}: connecting is one attempt"
+            );
         })
     });
     for case in running.collect::<Vec<_>>() {
@@ -563,8 +860,14 @@ async fn whatever_answers_the_handshake_connecting_ends_with_a_typed_error() {
 #[tokio::test]
 async fn a_server_that_says_why_it_hangs_up_before_any_command_is_heard() {
     for (line, kind) in [
-        ("-ERR max number of clients reached\r\n", ServerErrorKind::MaxClients),
-        ("-DENIED Redis is running in protected mode because protected mode is enabled\r\n", ServerErrorKind::Denied),
+        (
+            "-ERR max number of clients reached\r\n",
+            ServerErrorKind::MaxClients,
+        ),
+        (
+            "-DENIED Redis is running in protected mode because protected mode is enabled\r\n",
+            ServerErrorKind::Denied,
+        ),
     ] {
         for _ in 0..50 {
             let server = Scripted::start(move |mut peer| async move {
@@ -592,7 +895,10 @@ async fn a_handshake_in_crumbs_is_a_handshake() {
     })
     .await;
     let connection = Connection::connect(endpoint(&server)).await.unwrap();
-    assert_eq!(connection.send(&echo("a")).await.unwrap().as_str(), Some("a"));
+    assert_eq!(
+        connection.send(&echo("a")).await.unwrap().as_str(),
+        Some("a")
+    );
 }
 
 #[tokio::test]
@@ -608,5 +914,8 @@ async fn servers_that_do_not_know_client_setinfo_are_welcome() {
     })
     .await;
     let connection = Connection::connect(endpoint(&server)).await.unwrap();
-    assert_eq!(connection.send(&echo("a")).await.unwrap().as_str(), Some("a"));
+    assert_eq!(
+        connection.send(&echo("a")).await.unwrap().as_str(),
+        Some("a")
+    );
 }

@@ -11,9 +11,13 @@ use lock_support::{calls, exists, locks, ms, pttl, scripts_run, short_locks, unt
 /// Keeper threads of this process. A thread's name is cut to 15 bytes.
 fn keepers() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").expect("Linux");
-    let name =
-        |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok();
-    threads.filter_map(name).filter(|name| name.trim_end() == "leasehold-keepe").count()
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.ok()?.path().join("comm")).ok()
+    };
+    threads
+        .filter_map(name)
+        .filter(|name| name.trim_end() == "leasehold-keepe")
+        .count()
 }
 
 #[tokio::test]
@@ -61,8 +65,14 @@ async fn a_thousand_locks_are_renewed_by_a_handful_of_commands() {
     // Once a second each, give or take ten per cent and the edges.
     let rounds = from.elapsed().as_secs() + 2;
     assert!(renewals >= 4_000, "{renewals} renewals");
-    assert!(renewals <= 1_000 * rounds * 13 / 10, "{renewals} renewals in {rounds} rounds");
-    assert!(commands <= renewals / 30, "{commands} commands for {renewals} renewals");
+    assert!(
+        renewals <= 1_000 * rounds * 13 / 10,
+        "{renewals} renewals in {rounds} rounds"
+    );
+    assert!(
+        commands <= renewals / 30,
+        "{commands} commands for {renewals} renewals"
+    );
 }
 
 /// No renewal falls into the time of this test: nothing but the restart can tell. It may come before the keeper is connected
@@ -76,12 +86,18 @@ async fn a_server_that_restarted_and_forgot_a_lock_is_noticed_at_once() {
         let guard = locks.mutex("a").lock().await.unwrap();
         if connected {
             // The acquire is one.
-            until("the keeper has looked at it", async || scripts_run(&mut raw).await >= 2).await;
+            until("the keeper has looked at it", async || {
+                scripts_run(&mut raw).await >= 2
+            })
+            .await;
         }
         server.restart().await;
         let reason = within("the end of the hold", guard.lost()).await;
         // A keeper that was not there yet knows that it is gone, but not why.
-        assert!(reason == LostReason::NodeGone || !connected && reason == LostReason::Stolen, "{reason}");
+        assert!(
+            reason == LostReason::NodeGone || !connected && reason == LostReason::Stolen,
+            "{reason}"
+        );
     }
 }
 
@@ -137,11 +153,19 @@ async fn a_body_that_hangs_keeps_the_lock_for_its_longest_hold_and_no_longer() {
     tokio::time::sleep(ms(2_000)).await;
     assert!(guard.is_held(), "renewed until then");
     assert_eq!(within("the end", guard.lost()).await, LostReason::MaxHold);
-    drop(within("the next", theirs.mutex("a").lock().into_future()).await.unwrap());
+    drop(
+        within("the next", theirs.mutex("a").lock().into_future())
+            .await
+            .unwrap(),
+    );
 
     let short = ours.mutex("b").lock().max_hold(ms(200)).await.unwrap();
     assert_eq!(within("the end", short.lost()).await, LostReason::MaxHold);
-    assert_eq!(short.release().await.unwrap(), Release::Released, "our clock is the careful one");
+    assert_eq!(
+        short.release().await.unwrap(),
+        Release::Released,
+        "our clock is the careful one"
+    );
 }
 
 #[tokio::test]
@@ -152,7 +176,8 @@ async fn a_connection_that_breaks_is_no_loss_while_the_lease_lasts() {
     let guard = locks.mutex("a").lock().await.unwrap();
     for _ in 0..15 {
         tokio::time::sleep(ms(200)).await;
-        raw.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        raw.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .await;
         assert!(guard.is_held());
     }
     drop(guard);
@@ -163,7 +188,11 @@ async fn a_connection_that_breaks_is_no_loss_while_the_lease_lasts() {
 async fn an_outage_shorter_than_the_lease_is_no_loss() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
-    let locks = Locks::builder(proxy.url()).lease(ms(3_000)).connect().await.unwrap();
+    let locks = Locks::builder(proxy.url())
+        .lease(ms(3_000))
+        .connect()
+        .await
+        .unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     for silent in [true, false] {
         if silent {
@@ -199,14 +228,20 @@ async fn a_lock_dropped_while_the_server_is_away_is_freed_when_it_is_back() {
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
     let locks = Locks::connect(proxy.url()).await.unwrap();
-    let guards = [locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock().await.unwrap()];
+    let guards = [
+        locks.mutex("a").lock().await.unwrap(),
+        locks.mutex("b").lock().await.unwrap(),
+    ];
     proxy.accept(Accept::Refuse);
     proxy.reset_all();
     drop(guards);
     tokio::time::sleep(ms(100)).await;
     assert!(exists(&mut raw, "a").await);
     proxy.heal();
-    until("the releases", async || !exists(&mut raw, "a").await && !exists(&mut raw, "b").await).await;
+    until("the releases", async || {
+        !exists(&mut raw, "a").await && !exists(&mut raw, "b").await
+    })
+    .await;
 }
 
 /// The only test here that counts threads, and the others of this binary have keepers too: so it runs in a process of
@@ -215,26 +250,33 @@ async fn a_lock_dropped_while_the_server_is_away_is_freed_when_it_is_back() {
 fn the_thread_starts_with_the_first_need_and_ends_with_the_last_guard() {
     if std::env::var_os("LEASEHOLD_COUNT_THREADS").is_none() {
         let status = std::process::Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "the_thread_starts_with_the_first_need_and_ends_with_the_last_guard"])
+            .args([
+                "--exact",
+                "the_thread_starts_with_the_first_need_and_ends_with_the_last_guard",
+            ])
             .env("LEASEHOLD_COUNT_THREADS", "1")
             .status()
             .expect("a process");
         assert!(status.success());
         return;
     }
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let server = Server::start().await;
-        let locks = locks(&server).await;
-        drop(locks.mutex("a").lock().lease(ms(500)).await.unwrap());
-        assert_eq!(keepers(), 0, "nothing to renew");
-        let guard = locks.mutex("a").lock().await.unwrap();
-        // A thread gives itself its name.
-        until("the thread", async || keepers() == 1).await;
-        drop(locks.mutex("b").lock().await.unwrap());
-        drop(locks);
-        tokio::time::sleep(ms(50)).await;
-        assert_eq!(keepers(), 1, "the guard is still there");
-        drop(guard);
-        until("the end of the thread", async || keepers() == 0).await;
-    });
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async {
+            let server = Server::start().await;
+            let locks = locks(&server).await;
+            drop(locks.mutex("a").lock().lease(ms(500)).await.unwrap());
+            assert_eq!(keepers(), 0, "nothing to renew");
+            let guard = locks.mutex("a").lock().await.unwrap();
+            // A thread gives itself its name.
+            until("the thread", async || keepers() == 1).await;
+            drop(locks.mutex("b").lock().await.unwrap());
+            drop(locks);
+            tokio::time::sleep(ms(50)).await;
+            assert_eq!(keepers(), 1, "the guard is still there");
+            drop(guard);
+            until("the end of the thread", async || keepers() == 0).await;
+        });
 }

@@ -10,14 +10,20 @@ async fn verdict(flaw: Flaw) -> Report {
     let dir = Scratch::new();
     workload(flaw, &server, dir.path()).await;
     let report = check(&history::read(dir.path()), &LIMITS);
-    assert!(report.grants > 0 && report.faults == 3, "the workload has done too little: {report}");
+    assert!(
+        report.grants > 0 && report.faults == 3,
+        "the workload has done too little: {report}"
+    );
     println!("{flaw:?}: {report}");
     report
 }
 
 #[track_caller]
 fn assert_breaks(report: &Report, invariant: &str) {
-    assert!(report.broken().contains(invariant), "{invariant} was not seen broken: {report}");
+    assert!(
+        report.broken().contains(invariant),
+        "{invariant} was not seen broken: {report}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

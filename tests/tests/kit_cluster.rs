@@ -20,8 +20,19 @@ async fn a_cluster_is_ready_when_it_has_started_and_gone_when_it_is_dropped() {
         assert!(raw.cmd(&["SET", &key, "1", "PX", "60000"]).await.is_ok());
         assert_eq!(raw.cmd(&["WAIT", "1", "10000"]).await.int(), 1);
         // Another node points there, at the address that the URL has, too.
-        let moved = cluster.raw((master + 1) % 3).await.cmd(&["GET", &key]).await;
-        assert_eq!(moved.error().unwrap(), format!("MOVED {} {}", cluster.slot_of(&key).await, cluster.addr(master)),);
+        let moved = cluster
+            .raw((master + 1) % 3)
+            .await
+            .cmd(&["GET", &key])
+            .await;
+        assert_eq!(
+            moved.error().unwrap(),
+            format!(
+                "MOVED {} {}",
+                cluster.slot_of(&key).await,
+                cluster.addr(master)
+            ),
+        );
         assert!(cluster.url().contains(&cluster.addr(master).to_string()));
     }
     let nodes: Vec<_> = (0..6).map(|index| cluster.addr(index)).collect();
@@ -42,28 +53,54 @@ async fn other_shapes_and_settings_are_to_be_had() {
         .start()
         .await;
     assert_eq!((cluster.len(), cluster.masters()), (3, 2));
-    let settings = cluster.raw(0).await.cmd(&["CONFIG", "GET", "cluster-node-timeout"]).await;
+    let settings = cluster
+        .raw(0)
+        .await
+        .cmd(&["CONFIG", "GET", "cluster-node-timeout"])
+        .await;
     assert_eq!(settings.array()[1].int(), 1500);
-    let settings = cluster.raw(2).await.cmd(&["CONFIG", "GET", "maxmemory"]).await;
+    let settings = cluster
+        .raw(2)
+        .await
+        .cmd(&["CONFIG", "GET", "maxmemory"])
+        .await;
     assert_eq!(settings.array()[1].int(), 100 << 20);
     assert!(cluster.is_master(2).await);
     let view = cluster.view(0).await.unwrap();
-    let spare = view.iter().find(|member| member.id == cluster.id(2)).unwrap();
+    let spare = view
+        .iter()
+        .find(|member| member.id == cluster.id(2))
+        .unwrap();
     assert_eq!(spare.slots, []);
 }
 
 #[tokio::test]
 async fn a_replica_takes_over_when_it_is_told_to_and_when_its_master_is_killed_or_frozen() {
     let cluster = Cluster::start().await;
-    let keys = [cluster.key_at(0, "k").await, cluster.key_at(1, "k").await, cluster.key_at(2, "k").await];
+    let keys = [
+        cluster.key_at(0, "k").await,
+        cluster.key_at(1, "k").await,
+        cluster.key_at(2, "k").await,
+    ];
     // Each in a shard of its own: a replica of Redis 7.0 that was elected a moment ago counts its old votes again when
     // its next master fails, becomes master with an epoch that is too old, and loses the slots again.
-    for (shard, how) in [Failover::Graceful, Failover::Force, Failover::Takeover].into_iter().enumerate() {
+    for (shard, how) in [Failover::Graceful, Failover::Force, Failover::Takeover]
+        .into_iter()
+        .enumerate()
+    {
         cluster.failover(shard + 3, how).await;
-        assert_eq!(cluster.master_of(&keys[shard]).await, Some(shard + 3), "{how:?}");
+        assert_eq!(
+            cluster.master_of(&keys[shard]).await,
+            Some(shard + 3),
+            "{how:?}"
+        );
         // Until the old master has heard of it, it takes writes too, unless it was asked.
         cluster.wait_until_ok().await;
-        assert_eq!(cluster.wait_for_writable(&keys[shard]).await, shard + 3, "{how:?}");
+        assert_eq!(
+            cluster.wait_for_writable(&keys[shard]).await,
+            shard + 3,
+            "{how:?}"
+        );
         assert_eq!(cluster.replicas_of(shard + 3).await, [shard], "{how:?}");
     }
 
@@ -88,13 +125,24 @@ async fn a_replica_takes_over_when_it_is_told_to_and_when_its_master_is_killed_o
 async fn a_slot_migrates_step_by_step() {
     let cluster = Cluster::builder().replicas(0).start().await;
     let key = cluster.key_at(0, "k").await;
-    let (here, gone, absent) = (format!("{{{key}}}here"), format!("{{{key}}}gone"), format!("{{{key}}}absent"));
-    let (mut source, mut target, mut third) = (cluster.raw(0).await, cluster.raw(1).await, cluster.raw(2).await);
+    let (here, gone, absent) = (
+        format!("{{{key}}}here"),
+        format!("{{{key}}}gone"),
+        format!("{{{key}}}absent"),
+    );
+    let (mut source, mut target, mut third) = (
+        cluster.raw(0).await,
+        cluster.raw(1).await,
+        cluster.raw(2).await,
+    );
     for key in [&here, &gone] {
         assert!(source.cmd(&["SET", key, "1", "PX", "60000"]).await.is_ok());
     }
     let slot = cluster.slot_of(&key).await;
-    let (at_source, at_target) = (format!("{slot} {}", cluster.addr(0)), format!("{slot} {}", cluster.addr(1)));
+    let (at_source, at_target) = (
+        format!("{slot} {}", cluster.addr(0)),
+        format!("{slot} {}", cluster.addr(1)),
+    );
 
     let migration = cluster.migration(slot, 1).await;
     assert_eq!((migration.source(), migration.target()), (0, 1));
@@ -102,18 +150,30 @@ async fn a_slot_migrates_step_by_step() {
     migration.move_keys(&[&gone]).await;
     assert_eq!(source.cmd(&["GET", &here]).await.str(), "1");
     for key in [&gone, &absent] {
-        assert_eq!(source.cmd(&["GET", key]).await.error().unwrap(), format!("ASK {at_target}"));
+        assert_eq!(
+            source.cmd(&["GET", key]).await.error().unwrap(),
+            format!("ASK {at_target}")
+        );
     }
-    assert_eq!(target.cmd(&["GET", &gone]).await.error().unwrap(), format!("MOVED {at_source}"));
+    assert_eq!(
+        target.cmd(&["GET", &gone]).await.error().unwrap(),
+        format!("MOVED {at_source}")
+    );
     assert!(target.cmd(&["ASKING"]).await.is_ok());
     assert_eq!(target.cmd(&["GET", &gone]).await.str(), "1");
 
     assert_eq!(migration.move_all_keys().await, 1);
     migration.finish().await;
-    assert_eq!(source.cmd(&["GET", &here]).await.error().unwrap(), format!("MOVED {at_target}"));
+    assert_eq!(
+        source.cmd(&["GET", &here]).await.error().unwrap(),
+        format!("MOVED {at_target}")
+    );
     assert_eq!(target.cmd(&["GET", &here]).await.str(), "1");
     migration.tell_everybody().await;
-    assert_eq!(third.cmd(&["GET", &here]).await.error().unwrap(), format!("MOVED {at_target}"));
+    assert_eq!(
+        third.cmd(&["GET", &here]).await.error().unwrap(),
+        format!("MOVED {at_target}")
+    );
     cluster.wait_for_agreement().await;
     assert_eq!(cluster.master_of(&key).await, Some(1));
 
@@ -126,7 +186,12 @@ async fn a_slot_migrates_step_by_step() {
 
 #[tokio::test]
 async fn a_slot_migrates_atomically_and_can_be_held_called_off_and_failed() {
-    let cluster = Cluster::builder().masters(2).replicas(0).spares(1).start().await;
+    let cluster = Cluster::builder()
+        .masters(2)
+        .replicas(0)
+        .spares(1)
+        .start()
+        .await;
     let key = cluster.key_at(0, "k").await;
     let slot = cluster.slot_of(&key).await;
     let Some(migration) = cluster.atomic_migration(slot, 2).await else {
@@ -143,7 +208,10 @@ async fn a_slot_migrates_atomically_and_can_be_held_called_off_and_failed() {
         migration.start_until(Step::Streaming).await;
         assert!(source.cmd(&set).await.is_ok());
         assert!(target.cmd(&["ASKING"]).await.is_ok());
-        assert_eq!(target.cmd(&["GET", &key]).await.error().unwrap(), format!("MOVED {slot} {at_source}"));
+        assert_eq!(
+            target.cmd(&["GET", &key]).await.error().unwrap(),
+            format!("MOVED {slot} {at_source}")
+        );
         migration.cancel().await;
         assert!(source.cmd(&set).await.is_ok());
     }
@@ -153,10 +221,15 @@ async fn a_slot_migrates_atomically_and_can_be_held_called_off_and_failed() {
         migration.start_until(Step::Paused).await;
         let mut writer = cluster.raw(0).await;
         let key = key.clone();
-        let write = tokio::spawn(async move { writer.cmd(&["SET", &key, "2", "PX", "60000"]).await });
+        let write =
+            tokio::spawn(async move { writer.cmd(&["SET", &key, "2", "PX", "60000"]).await });
         until("the write is held back", async || {
             let info = source.cmd(&["INFO", "clients"]).await;
-            if info.str().contains("blocked_clients:1") { Ok(()) } else { Err(info.str().to_owned()) }
+            if info.str().contains("blocked_clients:1") {
+                Ok(())
+            } else {
+                Err(info.str().to_owned())
+            }
         })
         .await;
         if cancelled {
@@ -167,7 +240,10 @@ async fn a_slot_migrates_atomically_and_can_be_held_called_off_and_failed() {
         let written = write.await.unwrap();
         match written.error() {
             None => assert!(cancelled && written.is_ok()),
-            Some(error) => assert_eq!((cancelled, error), (false, &*format!("MOVED {slot} {at_target}"))),
+            Some(error) => assert_eq!(
+                (cancelled, error),
+                (false, &*format!("MOVED {slot} {at_target}"))
+            ),
         }
         assert_eq!(cluster.master_of_slot(slot).await, Some(master));
     }
@@ -181,7 +257,14 @@ async fn a_slot_migrates_atomically_and_can_be_held_called_off_and_failed() {
     migration.start_until(Step::Streaming).await;
     cluster.kill(2);
     migration.failed().await;
-    assert!(cluster.raw(1).await.cmd(&["SET", &key, "1", "PX", "60000"]).await.is_ok());
+    assert!(
+        cluster
+            .raw(1)
+            .await
+            .cmd(&["SET", &key, "1", "PX", "60000"])
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test]
@@ -189,7 +272,14 @@ async fn proxies_stand_where_the_cluster_says_its_nodes_are() {
     let cluster = Cluster::builder().proxied().start().await;
     let key = cluster.key_at(1, "k").await;
     let moved = cluster.raw(0).await.cmd(&["GET", &key]).await;
-    assert_eq!(moved.error().unwrap(), format!("MOVED {} {}", cluster.slot_of(&key).await, cluster.proxy(1).addr()));
+    assert_eq!(
+        moved.error().unwrap(),
+        format!(
+            "MOVED {} {}",
+            cluster.slot_of(&key).await,
+            cluster.proxy(1).addr()
+        )
+    );
 
     // A restarted node is behind its proxy again.
     cluster.kill(1);
@@ -197,8 +287,15 @@ async fn proxies_stand_where_the_cluster_says_its_nodes_are() {
     cluster.restart(1).await;
     until("the others learn where it is", async || {
         let view = cluster.view(0).await.ok_or("no answer")?;
-        let port = view.iter().find(|member| member.id == cluster.id(1)).map(|member| member.port);
-        if port == Some(cluster.proxy(1).addr().port()) { Ok(()) } else { Err(format!("{port:?}")) }
+        let port = view
+            .iter()
+            .find(|member| member.id == cluster.id(1))
+            .map(|member| member.port);
+        if port == Some(cluster.proxy(1).addr().port()) {
+            Ok(())
+        } else {
+            Err(format!("{port:?}"))
+        }
     })
     .await;
 }

@@ -15,15 +15,27 @@ fn what_is_recorded_is_read_back_in_the_order_of_time() {
     let other = recorder.client("two");
     let before = now();
     let call = recorder.invoke("k", Mode::Exclusive, true, Some(Duration::from_secs(1)));
-    other.record(What::ReleaseOk { hold: "h".into(), outcome: Outcome::AlreadyGone });
+    other.record(What::ReleaseOk {
+        hold: "h".into(),
+        outcome: Outcome::AlreadyGone,
+    });
     recorder.record(What::Cancel { call });
 
     let events = read(dir.path());
     let clients: Vec<_> = events.iter().map(|e| e.client.as_str()).collect();
     assert_eq!(clients, ["one", "two", "one"]);
-    assert!(events.iter().all(|e| e.at >= before && e.at <= now() && e.process == std::process::id()));
+    assert!(
+        events
+            .iter()
+            .all(|e| e.at >= before && e.at <= now() && e.process == std::process::id())
+    );
     assert!(events.is_sorted_by_key(|e| e.at));
-    let What::Invoke { bound: Some(bound), .. } = events[0].what else { panic!("{:?}", events[0]) };
+    let What::Invoke {
+        bound: Some(bound), ..
+    } = events[0].what
+    else {
+        panic!("{:?}", events[0])
+    };
     assert!(bound >= before + 1_000_000 && bound <= now() + 1_000_000);
 }
 
@@ -54,7 +66,12 @@ fn processes_share_one_clock() {
 fn the_last_line_of_a_killed_process_may_be_cut() {
     let dir = Scratch::new();
     Recorder::open(dir.path(), "one").record(What::FaultEnd { id: 0 });
-    let whole = Event { at: 1, process: 9, client: "cut".into(), what: What::Died { pid: 1 } };
+    let whole = Event {
+        at: 1,
+        process: 9,
+        client: "cut".into(),
+        what: What::Died { pid: 1 },
+    };
     let line = serde_json::to_string(&whole).unwrap();
     let mut file = std::fs::File::create(dir.join("history-9.jsonl")).unwrap();
     write!(file, "{line}\n{}", &line[..line.len() / 2]).unwrap();
@@ -89,9 +106,18 @@ async fn the_observer_writes_down_what_the_server_has() {
     let seen: Vec<_> = read(dir.path())
         .into_iter()
         .map(|event| match event.what {
-            What::Server { asked, holders, pttl, .. } if asked <= event.at => {
-                (holders.into_iter().map(|h| (h.id, h.count)).collect::<Vec<_>>(), pttl.min(1))
-            }
+            What::Server {
+                asked,
+                holders,
+                pttl,
+                ..
+            } if asked <= event.at => (
+                holders
+                    .into_iter()
+                    .map(|h| (h.id, h.count))
+                    .collect::<Vec<_>>(),
+                pttl.min(1),
+            ),
             other => panic!("{other:?}"),
         })
         .collect();

@@ -11,8 +11,22 @@ fn a_write_with_an_older_token_is_refused_and_changes_nothing() {
     assert_eq!(ledger.read(), 0);
     assert_eq!(ledger.write(5, 1), Ok(()));
     assert_eq!(ledger.write(5, 2), Ok(()));
-    assert_eq!(ledger.write(4, 99), Err(Stale { token: 4, newest: 5 }));
-    assert_eq!((ledger.read(), ledger.writes(), ledger.refused(), ledger.lost_updates()), (2, 2, 1, 0));
+    assert_eq!(
+        ledger.write(4, 99),
+        Err(Stale {
+            token: 4,
+            newest: 5
+        })
+    );
+    assert_eq!(
+        (
+            ledger.read(),
+            ledger.writes(),
+            ledger.refused(),
+            ledger.lost_updates()
+        ),
+        (2, 2, 1, 0)
+    );
     // It is on disk, not in the handle.
     assert_eq!(Ledger::open(dir.join("ledger")).read(), 2);
 }
@@ -56,8 +70,23 @@ fn who_has_begun_with_a_newer_token_is_written_over_by_nobody() {
     let ledger = Ledger::open(dir.join("ledger"));
     assert_eq!(ledger.begin(5), Ok(0));
     assert_eq!(ledger.begin(6), Ok(0));
-    assert_eq!(ledger.write(5, 1), Err(Stale { token: 5, newest: 6 }));
-    assert_eq!(ledger.begin(5), Err(Stale { token: 5, newest: 6 }));
+    assert_eq!(
+        ledger.write(5, 1),
+        Err(Stale {
+            token: 5,
+            newest: 6
+        })
+    );
+    assert_eq!(
+        ledger.begin(5),
+        Err(Stale {
+            token: 5,
+            newest: 6
+        })
+    );
     assert_eq!(ledger.write(6, 1), Ok(()));
-    assert_eq!((ledger.writes(), ledger.refused(), ledger.lost_updates()), (1, 2, 0));
+    assert_eq!(
+        (ledger.writes(), ledger.refused(), ledger.lost_updates()),
+        (1, 2, 0)
+    );
 }

@@ -50,14 +50,19 @@ async fn say(client: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
 /// The next `n` bytes.
 async fn hear(client: &mut TcpStream, n: usize) -> Vec<u8> {
     let mut heard = vec![0; n];
-    timeout(Duration::from_secs(10), client.read_exact(&mut heard)).await.expect("within 10 s").unwrap();
+    timeout(Duration::from_secs(10), client.read_exact(&mut heard))
+        .await
+        .expect("within 10 s")
+        .unwrap();
     heard
 }
 
 /// How the connection ends within ten seconds: `Ok` an orderly end, `Err` a reset.
 async fn end(client: &mut TcpStream) -> Result<(), ErrorKind> {
     let mut rest = Vec::new();
-    let end = timeout(Duration::from_secs(10), client.read_to_end(&mut rest)).await.expect("the connection ends");
+    let end = timeout(Duration::from_secs(10), client.read_to_end(&mut rest))
+        .await
+        .expect("the connection ends");
     end.map(|_| ()).map_err(|e| e.kind())
 }
 
@@ -76,7 +81,10 @@ async fn a_healthy_proxy_passes_everything_and_counts() {
     got.unwrap();
     assert!(back == big);
     assert_eq!((proxy.accepts(), proxy.open()), (1, 1));
-    assert_eq!((proxy.from_client(), proxy.from_server()), (1_000_001, 1_000_001));
+    assert_eq!(
+        (proxy.from_client(), proxy.from_server()),
+        (1_000_001, 1_000_001)
+    );
 
     client.shutdown().await.unwrap();
     assert_eq!(end(&mut client).await, Ok(()));
@@ -102,7 +110,10 @@ async fn delay_is_at_least_what_was_asked_for_and_ends_when_healed() {
 #[tokio::test]
 async fn trickle_passes_everything_in_small_pieces() {
     let (proxy, mut client) = echo_through().await;
-    proxy.to_client(Fault::Trickle { bytes: 2, pause: Duration::from_millis(10) });
+    proxy.to_client(Fault::Trickle {
+        bytes: 2,
+        pause: Duration::from_millis(10),
+    });
     let before = Instant::now();
     client.write_all(b"0123456789").await.unwrap();
     assert_eq!(hear(&mut client, 10).await, b"0123456789");
@@ -123,7 +134,10 @@ async fn stall_is_back_pressure_and_loses_nothing() {
 
     proxy.heal();
     let mut back = vec![0; sent];
-    timeout(Duration::from_secs(20), client.read_exact(&mut back)).await.unwrap().unwrap();
+    timeout(Duration::from_secs(20), client.read_exact(&mut back))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(back.iter().all(|b| *b == 7));
 }
 
@@ -167,7 +181,10 @@ async fn cut_passes_exactly_k_bytes_of_either_direction_for_every_k() {
     for k in 0..=MESSAGE.len() as u64 {
         for replies in [false, true] {
             let mut client = connect(&proxy).await;
-            let fault = Fault::Cut { after: k, how: Cut::HalfClose };
+            let fault = Fault::Cut {
+                after: k,
+                how: Cut::HalfClose,
+            };
             if replies {
                 proxy.to_client(fault)
             } else {
@@ -176,8 +193,15 @@ async fn cut_passes_exactly_k_bytes_of_either_direction_for_every_k() {
             client.write_all(MESSAGE).await.unwrap();
             // Half-close shows every byte that passed, and the end of stream behind them.
             let mut heard = Vec::new();
-            timeout(Duration::from_secs(10), client.read_to_end(&mut heard)).await.unwrap().unwrap();
-            assert_eq!(heard, MESSAGE[..usize::try_from(k).unwrap()], "replies: {replies}");
+            timeout(Duration::from_secs(10), client.read_to_end(&mut heard))
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(
+                heard,
+                MESSAGE[..usize::try_from(k).unwrap()],
+                "replies: {replies}"
+            );
             // Once: the next connection is healthy.
             assert_eq!(say(&mut connect(&proxy).await, MESSAGE).await, MESSAGE);
         }
@@ -187,8 +211,14 @@ async fn cut_passes_exactly_k_bytes_of_either_direction_for_every_k() {
 #[tokio::test]
 async fn a_cut_counts_from_when_it_was_set_or_from_the_start_of_a_younger_connection() {
     let (proxy, mut old) = echo_through().await;
-    assert_eq!(say(&mut old, b"many bytes before").await, b"many bytes before");
-    proxy.to_client(Fault::Cut { after: 4, how: Cut::Fin });
+    assert_eq!(
+        say(&mut old, b"many bytes before").await,
+        b"many bytes before"
+    );
+    proxy.to_client(Fault::Cut {
+        after: 4,
+        how: Cut::Fin,
+    });
     assert_eq!(say(&mut old, b"abc").await, b"abc");
     let mut young = connect(&proxy).await;
     assert_eq!(say(&mut young, b"ab").await, b"ab");
@@ -201,19 +231,31 @@ async fn a_cut_counts_from_when_it_was_set_or_from_the_start_of_a_younger_connec
 #[tokio::test]
 async fn the_ways_to_end_a_connection_differ() {
     let (proxy, mut client) = echo_through().await;
-    proxy.to_client(Fault::Cut { after: 2, how: Cut::Rst });
+    proxy.to_client(Fault::Cut {
+        after: 2,
+        how: Cut::Rst,
+    });
     client.write_all(b"abcd").await.unwrap();
     assert_eq!(end(&mut client).await, Err(ErrorKind::ConnectionReset));
 
     let mut client = connect(&proxy).await;
-    proxy.to_client(Fault::Cut { after: 2, how: Cut::Fin });
+    proxy.to_client(Fault::Cut {
+        after: 2,
+        how: Cut::Fin,
+    });
     client.write_all(b"abcd").await.unwrap();
     assert_eq!(hear(&mut client, 2).await, b"ab");
     assert_eq!(end(&mut client).await, Ok(()));
-    client.write_all(b"a client that has not noticed yet").await.unwrap();
+    client
+        .write_all(b"a client that has not noticed yet")
+        .await
+        .unwrap();
 
     let mut client = connect(&proxy).await;
-    proxy.to_client(Fault::Cut { after: 2, how: Cut::Silence });
+    proxy.to_client(Fault::Cut {
+        after: 2,
+        how: Cut::Silence,
+    });
     client.write_all(b"abcd").await.unwrap();
     assert_eq!(hear(&mut client, 2).await, b"ab");
     client.write_all(b"anybody there").await.unwrap();
@@ -226,9 +268,15 @@ async fn half_close_towards_the_client_still_executes_its_requests() {
     let proxy = Proxy::start(server.addr());
     let mut raw = Raw::connect(proxy.addr()).await.unwrap();
     assert_eq!(raw.cmd(&["PING"]).await.str(), "PONG");
-    proxy.to_client(Fault::Cut { after: 5, how: Cut::HalfClose });
+    proxy.to_client(Fault::Cut {
+        after: 5,
+        how: Cut::HalfClose,
+    });
     assert!(raw.cmd(&["SET", "a", "1"]).await.is_ok());
-    assert_eq!(raw.try_cmd(&["SET", "b", "1"]).await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(
+        raw.try_cmd(&["SET", "b", "1"]).await.unwrap_err().kind(),
+        ErrorKind::UnexpectedEof
+    );
     becomes(&server, "b", "1").await;
 }
 
@@ -262,13 +310,25 @@ async fn a_lost_reply_is_of_a_request_that_was_executed() {
             Err(_) => assert_eq!(how, Cut::Silence),
             Ok(reply) => {
                 let kind = reply.unwrap_err().kind();
-                let expected = if how == Cut::Rst { ErrorKind::ConnectionReset } else { ErrorKind::UnexpectedEof };
+                let expected = if how == Cut::Rst {
+                    ErrorKind::ConnectionReset
+                } else {
+                    ErrorKind::UnexpectedEof
+                };
                 assert_eq!(kind, expected);
             }
         }
         becomes(&server, "n", "3").await;
         // Once: who comes back is served.
-        assert_eq!(Raw::connect(proxy.addr()).await.unwrap().cmd(&["INCR", "n"]).await.int(), 4);
+        assert_eq!(
+            Raw::connect(proxy.addr())
+                .await
+                .unwrap()
+                .cmd(&["INCR", "n"])
+                .await
+                .int(),
+            4
+        );
     }
 }
 
@@ -301,7 +361,10 @@ async fn messages_can_be_dropped_and_repeated_while_replies_pass() {
 async fn new_connections_are_refused_or_left_in_silence() {
     let (proxy, mut old) = echo_through().await;
     proxy.accept(Accept::Refuse);
-    assert_eq!(TcpStream::connect(proxy.addr()).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(
+        TcpStream::connect(proxy.addr()).await.unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
     assert_eq!(say(&mut old, b"still").await, b"still");
 
     proxy.accept(Accept::Silence);
@@ -339,7 +402,15 @@ async fn a_server_that_is_gone_ends_the_clients_connections() {
         assert!(reset.try_cmd(&["PING"]).await.is_err());
     }
     server.restart().await;
-    assert_eq!(Raw::connect(proxy.addr()).await.unwrap().cmd(&["PING"]).await.str(), "PONG");
+    assert_eq!(
+        Raw::connect(proxy.addr())
+            .await
+            .unwrap()
+            .cmd(&["PING"])
+            .await
+            .str(),
+        "PONG"
+    );
 }
 
 #[tokio::test]

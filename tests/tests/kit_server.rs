@@ -10,7 +10,11 @@ use tokio::time::timeout;
 
 /// Whether a process with this id runs; a zombie does not.
 fn runs(pid: u32) -> bool {
-    let state = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().expect("ps runs").stdout;
+    let state = Command::new("ps")
+        .args(["-o", "stat=", "-p", &pid.to_string()])
+        .output()
+        .expect("ps runs")
+        .stdout;
     !state.is_empty() && !state.starts_with(b"Z")
 }
 
@@ -63,13 +67,20 @@ fn a_server_and_its_directory_die_with_a_killed_test_process() {
     }
     for state in ["running", "frozen"] {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_server_and_its_directory_die_with_a_killed_test_process", "--nocapture"])
+            .args([
+                "--exact",
+                "a_server_and_its_directory_die_with_a_killed_test_process",
+                "--nocapture",
+            ])
             .env(CHILD, state)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = lines.map_while(Result::ok).find(|l| l.starts_with("server ")).expect("the child starts a server");
+        let line = lines
+            .map_while(Result::ok)
+            .find(|l| l.starts_with("server "))
+            .expect("the child starts a server");
         let words: Vec<_> = line.split(' ').collect();
         let (pid, dir) = (words[1].parse().unwrap(), Path::new(words[2]));
         assert!(runs(pid) && dir.exists());
@@ -114,7 +125,12 @@ async fn a_paused_server_is_silent_and_its_clock_runs_on() {
     server.pause();
     assert!(server.is_running());
     raw.send(&["GET", "k"]).await.unwrap();
-    assert!(timeout(Duration::from_millis(300), raw.read()).await.is_err(), "a frozen server answered");
+    assert!(
+        timeout(Duration::from_millis(300), raw.read())
+            .await
+            .is_err(),
+        "a frozen server answered"
+    );
 
     server.resume();
     assert!(server.raw().await.cmd(&["GET", "k"]).await.is_null());
@@ -160,9 +176,23 @@ async fn options_reach_the_server() {
         .await;
     assert!(server.url().contains(":s3cret@"));
     let mut stranger = Raw::connect(server.addr()).await.unwrap();
-    assert!(stranger.cmd(&["PING"]).await.error().unwrap().starts_with("NOAUTH"));
+    assert!(
+        stranger
+            .cmd(&["PING"])
+            .await
+            .error()
+            .unwrap()
+            .starts_with("NOAUTH")
+    );
     assert!(stranger.cmd(&["AUTH", "app", "pw"]).await.is_ok());
-    assert!(stranger.cmd(&["SET", "other", "1"]).await.error().unwrap().starts_with("NOPERM"));
+    assert!(
+        stranger
+            .cmd(&["SET", "other", "1"])
+            .await
+            .error()
+            .unwrap()
+            .starts_with("NOPERM")
+    );
     assert_eq!(server.raw().await.cmd(&["PING"]).await.str(), "PONG");
     assert!(std::os::unix::net::UnixStream::connect(server.socket()).is_ok());
 }
@@ -170,7 +200,14 @@ async fn options_reach_the_server() {
 #[tokio::test]
 async fn debug_is_allowed_and_features_are_asked_for() {
     let server = Server::start().await;
-    assert!(server.raw().await.cmd(&["DEBUG", "SLEEP", "0"]).await.is_ok());
+    assert!(
+        server
+            .raw()
+            .await
+            .cmd(&["DEBUG", "SLEEP", "0"])
+            .await
+            .is_ok()
+    );
     assert!(server.knows("get").await);
     assert!(!server.knows("no-such-command").await);
 }
@@ -196,8 +233,17 @@ async fn the_raw_client_reads_both_protocols() {
     let mut raw = server.raw().await;
     assert_eq!(raw.cmd(&["HSET", "h", "f", "1"]).await.int(), 1);
     assert_eq!(raw.cmd(&["HGETALL", "h"]).await.array().len(), 2);
-    assert!(raw.cmd(&["GET", "h"]).await.error().unwrap().starts_with("WRONGTYPE"));
-    assert_eq!(raw.cmd(&["EVAL", "return {1,{2,'x'}}", "0"]).await.array()[1].array()[1].str(), "x");
+    assert!(
+        raw.cmd(&["GET", "h"])
+            .await
+            .error()
+            .unwrap()
+            .starts_with("WRONGTYPE")
+    );
+    assert_eq!(
+        raw.cmd(&["EVAL", "return {1,{2,'x'}}", "0"]).await.array()[1].array()[1].str(),
+        "x"
+    );
 
     raw.hello3().await;
     assert_eq!(raw.cmd(&["HGETALL", "h"]).await.get("f").unwrap().int(), 1);

@@ -12,7 +12,12 @@ use leasehold_testkit::{Accept, Cut, Fault, Proxy, Server};
 use lock_support::{exists, fields, listeners, locks, ms, until, within};
 
 async fn impatient(url: String) -> Locks {
-    Locks::builder(url).command_timeout(ms(300)).connect_timeout(ms(300)).connect().await.unwrap()
+    Locks::builder(url)
+        .command_timeout(ms(300))
+        .connect_timeout(ms(300))
+        .connect()
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -21,17 +26,39 @@ async fn a_dead_server_is_an_error_in_bounded_time_and_not_a_held_lock() {
     let locks = impatient(server.url()).await;
     server.kill();
     for patience in [Duration::ZERO, ms(50), Duration::MAX] {
-        let error = within("an answer", locks.mutex("a").try_lock_for(patience).into_future()).await.unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown), "{error}");
+        let error = within(
+            "an answer",
+            locks.mutex("a").try_lock_for(patience).into_future(),
+        )
+        .await
+        .unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown),
+            "{error}"
+        );
     }
-    let error = within("an answer", locks.mutex("a").lock().into_future()).await.unwrap_err();
+    let error = within("an answer", locks.mutex("a").lock().into_future())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert_eq!((error.key(), error.node()), ("a", server.addr().to_string().as_str()));
-    let error = within("an answer", locks.mutex("a").holder()).await.unwrap_err();
+    assert_eq!(
+        (error.key(), error.node()),
+        ("a", server.addr().to_string().as_str())
+    );
+    let error = within("an answer", locks.mutex("a").holder())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 
     server.restart().await;
-    until("the server is back", async || locks.mutex("a").try_lock().await.is_ok_and(|guard| guard.is_some())).await;
+    until("the server is back", async || {
+        locks
+            .mutex("a")
+            .try_lock()
+            .await
+            .is_ok_and(|guard| guard.is_some())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -42,7 +69,9 @@ async fn connecting_to_nobody_or_to_something_else_says_which() {
     let nobody = Locks::connect(proxy.url()).await.unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::Unavailable, "{nobody}");
     proxy.accept(Accept::Silence);
-    let silent = Locks::builder(proxy.url()).connect_timeout(ms(200)).connect();
+    let silent = Locks::builder(proxy.url())
+        .connect_timeout(ms(200))
+        .connect();
     let silent = within("the connect timeout", silent).await.unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::Unavailable, "{silent}");
     let nonsense = Locks::connect("http://example.com").await.unwrap_err();
@@ -56,10 +85,15 @@ async fn silence_is_unknown_and_what_was_sent_is_taken_back() {
     let locks = impatient(server.url()).await;
     // Frozen: the request waits in the socket's buffer and runs when the server wakes up.
     server.pause();
-    let error = within("the timeout", locks.mutex("a").lock().into_future()).await.unwrap_err();
+    let error = within("the timeout", locks.mutex("a").lock().into_future())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
     server.resume();
-    until("the acquire has run", async || exists(&mut raw, "redisson_lock_token:{a}").await).await;
+    until("the acquire has run", async || {
+        exists(&mut raw, "redisson_lock_token:{a}").await
+    })
+    .await;
     until("and was released", async || !exists(&mut raw, "a").await).await;
 }
 
@@ -71,9 +105,14 @@ async fn a_reply_lost_after_the_grant_is_asked_for_again_and_counts_once() {
     let locks = Locks::connect(proxy.url()).await.unwrap();
     for how in [Cut::Rst, Cut::Fin] {
         proxy.to_client(Fault::LoseReply { nth: 1, how });
-        let guard = within("the second attempt", locks.mutex("a").lock().into_future()).await.unwrap();
+        let guard = within("the second attempt", locks.mutex("a").lock().into_future())
+            .await
+            .unwrap();
         let holders = fields(&mut raw, "a").await;
-        assert!(holders.ends_with("=1") && !holders.contains(' '), "{holders}");
+        assert!(
+            holders.ends_with("=1") && !holders.contains(' '),
+            "{holders}"
+        );
         assert_eq!(guard.release().await.unwrap(), Release::Released);
         assert!(!exists(&mut raw, "a").await);
     }
@@ -90,7 +129,11 @@ async fn drop_after(polls: usize, locks: &Locks, mut foreign: Option<Guard>) -> 
         if polled == 4 {
             foreign = None;
         }
-        if taken.is_pending() && polled == polls { Poll::Ready(false) } else { taken }
+        if taken.is_pending() && polled == polls {
+            Poll::Ready(false)
+        } else {
+            taken
+        }
     });
     within("the next poll", taken).await
 }
@@ -102,16 +145,28 @@ async fn a_lock_dropped_at_any_await_leaves_nothing_on_the_server() {
     let (ours, theirs) = (locks(&server).await, locks(&server).await);
     for contended in [false, true] {
         for polls in 1.. {
-            let foreign = if contended { Some(theirs.mutex("a").lock().await.unwrap()) } else { None };
+            let foreign = if contended {
+                Some(theirs.mutex("a").lock().await.unwrap())
+            } else {
+                None
+            };
             let taken = drop_after(polls, &ours, foreign).await;
             until("the release", async || !exists(&mut raw, "a").await).await;
-            until("unsubscribing", async || listeners(&mut raw, "a").await == 0).await;
-            let again = within("the next", ours.mutex("a").try_lock().into_future()).await.unwrap();
+            until("unsubscribing", async || {
+                listeners(&mut raw, "a").await == 0
+            })
+            .await;
+            let again = within("the next", ours.mutex("a").try_lock().into_future())
+                .await
+                .unwrap();
             assert!(again.is_some(), "nobody stands in the line any more");
             drop(again);
             until("its release", async || !exists(&mut raw, "a").await).await;
             if taken {
-                assert!(polls > if contended { 4 } else { 1 }, "there were awaits to drop it at");
+                assert!(
+                    polls > if contended { 4 } else { 1 },
+                    "there were awaits to drop it at"
+                );
                 break;
             }
         }
@@ -129,9 +184,16 @@ async fn a_lock_dropped_while_the_server_is_frozen_is_released_when_it_wakes() {
         assert!(poll_fn(|cx| Poll::Ready(lock.as_mut().poll(cx).is_pending())).await);
     }
     server.resume();
-    until("the acquire has run", async || exists(&mut raw, "redisson_lock_token:{a}").await).await;
+    until("the acquire has run", async || {
+        exists(&mut raw, "redisson_lock_token:{a}").await
+    })
+    .await;
     until("and was released", async || !exists(&mut raw, "a").await).await;
-    drop(within("the next", locks.mutex("a").lock().into_future()).await.unwrap());
+    drop(
+        within("the next", locks.mutex("a").lock().into_future())
+            .await
+            .unwrap(),
+    );
 }
 
 #[tokio::test]
@@ -143,7 +205,10 @@ async fn a_waiter_survives_cuts_at_every_byte_of_its_conversation() {
     drop(locks.mutex("a").lock().await.unwrap());
     for after in (0..260).step_by(7) {
         for to_server in [true, false] {
-            let fault = Fault::Cut { after, how: Cut::Rst };
+            let fault = Fault::Cut {
+                after,
+                how: Cut::Rst,
+            };
             if to_server {
                 proxy.to_server(fault)
             } else {
@@ -152,7 +217,10 @@ async fn a_waiter_survives_cuts_at_every_byte_of_its_conversation() {
             let guard = within("the lock", locks.mutex("a").lock().into_future()).await;
             let guard = guard.unwrap_or_else(|error| panic!("cut after {after}: {error}"));
             let holders = fields(&mut raw, "a").await;
-            assert!(holders.ends_with("=1") && !holders.contains(' '), "{holders}");
+            assert!(
+                holders.ends_with("=1") && !holders.contains(' '),
+                "{holders}"
+            );
             drop(guard);
             until("the release", async || !exists(&mut raw, "a").await).await;
         }
@@ -175,9 +243,16 @@ async fn scripts_flushed_under_way_are_no_error() {
 async fn a_user_without_rights_is_denied_and_not_kept_waiting() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    raw.cmd(&["ACL", "SETUSER", "guest", "on", ">secret", "~other:*", "&*", "+@all"]).await;
-    let guest = Locks::connect(format!("redis://guest:secret@{}", server.addr())).await.unwrap();
-    let error = within("an answer", guest.mutex("a").lock().into_future()).await.unwrap_err();
+    raw.cmd(&[
+        "ACL", "SETUSER", "guest", "on", ">secret", "~other:*", "&*", "+@all",
+    ])
+    .await;
+    let guest = Locks::connect(format!("redis://guest:secret@{}", server.addr()))
+        .await
+        .unwrap();
+    let error = within("an answer", guest.mutex("a").lock().into_future())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     drop(guest.mutex("other:a").lock().await);
 }

@@ -20,11 +20,17 @@ async fn locks(cluster: &Cluster) -> Locks {
 }
 
 async fn leased(cluster: &Cluster, lease: Duration) -> Locks {
-    Locks::builder(cluster.url()).lease(lease).connect().await.unwrap()
+    Locks::builder(cluster.url())
+        .lease(lease)
+        .connect()
+        .await
+        .unwrap()
 }
 
 async fn take(locks: &Locks, name: &str) -> Guard {
-    within(name, locks.mutex(name).lock().into_future()).await.unwrap()
+    within(name, locks.mutex(name).lock().into_future())
+        .await
+        .unwrap()
 }
 
 /// A task that takes the lock.
@@ -55,27 +61,63 @@ async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
     let name = cluster.key_at(0, "order:").await;
     let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
 
-    let first = within("a free lock", ours.mutex(&name).lock().into_future()).await.unwrap();
+    let first = within("a free lock", ours.mutex(&name).lock().into_future())
+        .await
+        .unwrap();
     migration.begin().await;
     let waiter = tokio::spawn({
         let mutex = theirs.mutex(&name);
         async move { mutex.lock().await }
     });
     within("the waiter listens", async {
-        while cluster.raw(0).await.cmd(&["INFO", "commandstats"]).await.str().matches("subscribe:calls=").count() == 0 {
+        while cluster
+            .raw(0)
+            .await
+            .cmd(&["INFO", "commandstats"])
+            .await
+            .str()
+            .matches("subscribe:calls=")
+            .count()
+            == 0
+        {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    assert_eq!(within("a release at the source", first.release()).await.unwrap(), Release::Released);
+    assert_eq!(
+        within("a release at the source", first.release())
+            .await
+            .unwrap(),
+        Release::Released
+    );
     // Sooner than the lease of half a minute ends: woken by the release.
-    let second = within("a hand-off while the slot moves", waiter).await.unwrap().unwrap();
-    assert_eq!(within("a release at the target", second.release()).await.unwrap(), Release::Released);
-    let third = within("another one", ours.mutex(&name).lock().into_future()).await.unwrap();
+    let second = within("a hand-off while the slot moves", waiter)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        within("a release at the target", second.release())
+            .await
+            .unwrap(),
+        Release::Released
+    );
+    let third = within("another one", ours.mutex(&name).lock().into_future())
+        .await
+        .unwrap();
     migration.move_all_keys().await;
     migration.finish().await;
-    assert_eq!(within("a release after the move", third.release()).await.unwrap(), Release::Released);
-    let fourth = within("a lock after the move", theirs.mutex(&name).lock().into_future()).await.unwrap();
+    assert_eq!(
+        within("a release after the move", third.release())
+            .await
+            .unwrap(),
+        Release::Released
+    );
+    let fourth = within(
+        "a lock after the move",
+        theirs.mutex(&name).lock().into_future(),
+    )
+    .await
+    .unwrap();
     assert!(fourth.is_held());
 }
 
@@ -88,14 +130,22 @@ async fn a_release_at_the_target_reaches_a_waiter_elsewhere_long_before_the_leas
     let name = cluster.key_at(0, "order:").await;
     let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
     migration.begin().await;
-    let guard = within("a lock at the target", ours.mutex(&name).lock().into_future()).await.unwrap();
+    let guard = within(
+        "a lock at the target",
+        ours.mutex(&name).lock().into_future(),
+    )
+    .await
+    .unwrap();
     assert!(theirs.mutex(&name).try_lock().await.unwrap().is_none());
     let mutex = theirs.mutex(&name);
     let waiter = tokio::spawn(async move { mutex.lock().await });
     let mut target = cluster.raw(1).await;
     let asked = scripts_run(&mut target).await;
     // It asks, listens at the source, and asks once more, because a release in between would not have been heard.
-    until("the waiter listens", async || scripts_run(&mut target).await >= asked + 2).await;
+    until("the waiter listens", async || {
+        scripts_run(&mut target).await >= asked + 2
+    })
+    .await;
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     let next = within("the waiter's turn", waiter).await.unwrap().unwrap();
     assert!(next.is_held());
@@ -113,9 +163,20 @@ impl Migrating<'_> {
     async fn check(&self, step: &str) {
         let name = format!("{{{}}}{}", self.tag, step.replace(' ', "-"));
         let guard = take(self.locks, &name).await;
-        assert!(self.others.mutex(&name).try_lock().await.unwrap().is_none(), "{step}: two holders");
+        assert!(
+            self.others.mutex(&name).try_lock().await.unwrap().is_none(),
+            "{step}: two holders"
+        );
         for held in &self.held {
-            assert!(self.others.mutex(held.key()).try_lock().await.unwrap().is_none(), "{step}: two holders");
+            assert!(
+                self.others
+                    .mutex(held.key())
+                    .try_lock()
+                    .await
+                    .unwrap()
+                    .is_none(),
+                "{step}: two holders"
+            );
         }
         renewed(self.held.iter().chain([&guard])).await;
         assert_eq!(guard.release().await.unwrap(), Release::Released, "{step}");
@@ -132,8 +193,16 @@ async fn locks_are_taken_renewed_and_released_at_every_step_of_a_migration() {
     let slot = cluster.slot_of(&tag).await;
     let name = |n: &str| format!("{{{tag}}}{n}");
     // Two, so that a batch of renewals has keys on both sides.
-    let held = vec![take(&ours, &name("moves")).await, take(&ours, &name("stays")).await];
-    let checks = Migrating { locks: &ours, others: &others, tag: &tag, held };
+    let held = vec![
+        take(&ours, &name("moves")).await,
+        take(&ours, &name("stays")).await,
+    ];
+    let checks = Migrating {
+        locks: &ours,
+        others: &others,
+        tag: &tag,
+        held,
+    };
 
     let migration = cluster.migration(slot, 1).await;
     migration.import().await;
@@ -142,15 +211,25 @@ async fn locks_are_taken_renewed_and_released_at_every_step_of_a_migration() {
     checks.check("migrating").await;
     migration.move_keys(&[name("moves")]).await;
     checks.check("key moved").await;
-    migration.move_keys(&[format!("redisson_lock_token:{{{tag}}}moves")]).await;
+    migration
+        .move_keys(&[format!("redisson_lock_token:{{{tag}}}moves")])
+        .await;
     checks.check("token moved").await;
     migration.move_all_keys().await;
     checks.check("all moved").await;
     let (slot_text, target) = (slot.to_string(), cluster.id(1));
-    for (step, node) in [("node at target", 1), ("node at source", 0), ("node at the third", 2)] {
+    for (step, node) in [
+        ("node at target", 1),
+        ("node at source", 0),
+        ("node at the third", 2),
+    ] {
         // What the check before left behind at the source.
         migration.move_all_keys().await;
-        let told = cluster.raw(node).await.cmd(&["CLUSTER", "SETSLOT", &slot_text, "NODE", target]).await;
+        let told = cluster
+            .raw(node)
+            .await
+            .cmd(&["CLUSTER", "SETSLOT", &slot_text, "NODE", target])
+            .await;
         assert!(told.is_ok(), "{told:?}");
         checks.check(step).await;
     }
@@ -172,11 +251,21 @@ async fn atomic(cluster: &Cluster, slot: u16) -> Option<AtomicMigration<'_>> {
 async fn locks_are_taken_renewed_and_released_at_every_step_of_an_atomic_migration() {
     let cluster = Cluster::builder().replicas(0).start().await;
     let tag = cluster.key_at(0, "k").await;
-    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else { return };
+    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else {
+        return;
+    };
     let (ours, others) = (leased(&cluster, SHORT).await, locks(&cluster).await);
     let name = |n: &str| format!("{{{tag}}}{n}");
-    let held = vec![take(&ours, &name("one")).await, take(&ours, &name("two")).await];
-    let checks = Migrating { locks: &ours, others: &others, tag: &tag, held };
+    let held = vec![
+        take(&ours, &name("one")).await,
+        take(&ours, &name("two")).await,
+    ];
+    let checks = Migrating {
+        locks: &ours,
+        others: &others,
+        tag: &tag,
+        held,
+    };
 
     migration.start_until(Step::Streaming).await;
     checks.check("streaming").await;
@@ -197,11 +286,16 @@ async fn locks_are_taken_renewed_and_released_at_every_step_of_an_atomic_migrati
 async fn what_is_asked_for_while_a_migration_holds_back_writes_is_done_at_the_target() {
     let cluster = Cluster::builder().replicas(0).start().await;
     let tag = cluster.key_at(0, "k").await;
-    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else { return };
+    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else {
+        return;
+    };
     let lease = Duration::from_secs(9);
     let (ours, theirs) = (leased(&cluster, lease).await, locks(&cluster).await);
     let name = |n: &str| format!("{{{tag}}}{n}");
-    let (kept, passed) = (take(&ours, &name("kept")).await, take(&ours, &name("passed")).await);
+    let (kept, passed) = (
+        take(&ours, &name("kept")).await,
+        take(&ours, &name("passed")).await,
+    );
     let waiter = waiting(&cluster, 0, &theirs, &name("passed")).await;
     let token = passed.token();
 
@@ -213,12 +307,24 @@ async fn what_is_asked_for_while_a_migration_holds_back_writes_is_done_at_the_ta
     assert!(!fresh.is_finished() && !passing.is_finished() && !waiter.is_finished());
     migration.finish().await;
 
-    assert_eq!(within("the release", passing).await.unwrap().unwrap(), Release::Released);
+    assert_eq!(
+        within("the release", passing).await.unwrap().unwrap(),
+        Release::Released
+    );
     assert!(within("the waiter", waiter).await.unwrap().token() > token);
     let fresh = within("the new lock", fresh).await.unwrap();
-    assert!(ours.mutex(name("fresh")).try_lock().await.unwrap().is_none());
+    assert!(
+        ours.mutex(name("fresh"))
+            .try_lock()
+            .await
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(fresh.release().await.unwrap(), Release::Released);
-    until("the lock is renewed", async || kept.valid_for() > lease * 3 / 4).await;
+    until("the lock is renewed", async || {
+        kept.valid_for() > lease * 3 / 4
+    })
+    .await;
     assert_eq!(kept.release().await.unwrap(), Release::Released);
     assert_eq!(cluster.raw(0).await.cmd(&["DBSIZE"]).await.int(), 0);
 }
@@ -228,7 +334,11 @@ async fn await_held_back(cluster: &Cluster, node: usize, connections: usize) {
     let mut raw = cluster.raw(node).await;
     until("writes are held back", async || {
         let info = raw.cmd(&["INFO", "clients"]).await;
-        let count = info.str().lines().find_map(|line| line.strip_prefix("blocked_clients:")).expect("a number");
+        let count = info
+            .str()
+            .lines()
+            .find_map(|line| line.strip_prefix("blocked_clients:"))
+            .expect("a number");
         count.trim().parse::<usize>().unwrap() >= connections
     })
     .await;
@@ -238,8 +348,14 @@ async fn await_held_back(cluster: &Cluster, node: usize, connections: usize) {
 async fn replicas_confirm_at_every_step_of_an_atomic_migration() {
     let cluster = Cluster::builder().masters(2).start().await;
     let tag = cluster.key_at(0, "k").await;
-    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else { return };
-    let safe = Locks::builder(cluster.url()).replicated(Replicas::All).connect().await.unwrap();
+    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else {
+        return;
+    };
+    let safe = Locks::builder(cluster.url())
+        .replicated(Replicas::All)
+        .connect()
+        .await
+        .unwrap();
     let mut guards = vec![take(&safe, &format!("{{{tag}}}before")).await];
     migration.start_until(Step::Streaming).await;
     guards.push(take(&safe, &format!("{{{tag}}}streaming")).await);
@@ -260,12 +376,18 @@ async fn replicas_confirm_at_every_step_of_an_atomic_migration() {
 async fn waiters_hear_of_a_release_at_every_step_of_an_atomic_migration() {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
     let tag = cluster.key_at(0, "k").await;
-    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else { return };
+    let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else {
+        return;
+    };
     // As two processes. With this lease no waiter that hears nothing comes in time.
     let (ours, theirs) = (locks(&cluster).await, locks(&cluster).await);
     let name = |n: &str| format!("{{{tag}}}{n}");
     let hand_over = async |step: &str, guard: Guard, waiter: JoinHandle<Guard>| {
-        assert_eq!(within(step, guard.release()).await.unwrap(), Release::Released, "{step}");
+        assert_eq!(
+            within(step, guard.release()).await.unwrap(),
+            Release::Released,
+            "{step}"
+        );
         drop(within(step, waiter).await.unwrap());
     };
     let mut steps = Vec::new();
@@ -293,14 +415,24 @@ async fn waiters_hear_of_a_release_at_every_step_of_an_atomic_migration() {
 
 #[tokio::test]
 async fn a_target_that_dies_leaves_all_locks_where_they_were() {
-    let cluster = Cluster::builder().masters(2).replicas(0).spares(1).start().await;
+    let cluster = Cluster::builder()
+        .masters(2)
+        .replicas(0)
+        .spares(1)
+        .start()
+        .await;
     let tag = cluster.key_at(0, "k").await;
     let slot = cluster.slot_of(&tag).await;
     let Some(migration) = cluster.atomic_migration(slot, 2).await else {
         return println!("skipped: the server does not know CLUSTER MIGRATESLOTS");
     };
     let (ours, others) = (leased(&cluster, SHORT).await, locks(&cluster).await);
-    let checks = Migrating { locks: &ours, others: &others, tag: &tag, held: vec![take(&ours, &tag).await] };
+    let checks = Migrating {
+        locks: &ours,
+        others: &others,
+        tag: &tag,
+        held: vec![take(&ours, &tag).await],
+    };
     migration.start_until(Step::Streaming).await;
     cluster.kill(2);
     migration.failed().await;
@@ -314,7 +446,12 @@ async fn a_target_that_dies_leaves_all_locks_where_they_were() {
     migration.start_until(Step::Paused).await;
     cluster.kill(2);
     let asked = ours.mutex(&name).try_lock().await;
-    assert!(asked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unknown), "{asked:?}");
+    assert!(
+        asked
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Unknown),
+        "{asked:?}"
+    );
     migration.failed().await;
     assert!(ours.mutex(&name).try_lock().await.unwrap().is_none());
     assert!(held.is_held());
@@ -329,9 +466,16 @@ async fn a_failover_in_the_middle_of_an_atomic_migration_costs_no_lock() {
     let cluster = Cluster::builder().masters(2).start().await;
     let tag = cluster.key_at(0, "k").await;
     let slot = cluster.slot_of(&tag).await;
-    let Some(migration) = atomic(&cluster, slot).await else { return };
+    let Some(migration) = atomic(&cluster, slot).await else {
+        return;
+    };
     let (ours, others) = (leased(&cluster, SHORT).await, locks(&cluster).await);
-    let checks = Migrating { locks: &ours, others: &others, tag: &tag, held: vec![take(&ours, &tag).await] };
+    let checks = Migrating {
+        locks: &ours,
+        others: &others,
+        tag: &tag,
+        held: vec![take(&ours, &tag).await],
+    };
     migration.start_until(Step::Streaming).await;
     let replica = cluster.replicas_of(0).await[0];
     cluster.failover(replica, Failover::Graceful).await;

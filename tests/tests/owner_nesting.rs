@@ -14,11 +14,28 @@ async fn a_nested_lock_asks_nobody_and_the_last_guard_releases() {
     let mut raw = server.raw().await;
     let me = locks(&server).await.owner();
     // A fixed lease, so that no renewal is counted.
-    let outer = me.mutex("a").lock().lease(Duration::from_secs(30)).await.unwrap();
+    let outer = me
+        .mutex("a")
+        .lock()
+        .lease(Duration::from_secs(30))
+        .await
+        .unwrap();
     raw.cmd(&["CONFIG", "RESETSTAT"]).await;
-    let inner = within("a nested lock", me.mutex("a").lock().into_future()).await.unwrap();
-    let tried = me.mutex("a").try_lock().await.unwrap().expect("a nested lock is never refused");
-    let bounded = me.mutex("a").try_lock_for(ms(10)).await.unwrap().expect("nor is this one");
+    let inner = within("a nested lock", me.mutex("a").lock().into_future())
+        .await
+        .unwrap();
+    let tried = me
+        .mutex("a")
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("a nested lock is never refused");
+    let bounded = me
+        .mutex("a")
+        .try_lock_for(ms(10))
+        .await
+        .unwrap()
+        .expect("nor is this one");
     assert!(inner.token() == outer.token() && tried.is_held() && bounded.is_held());
     assert_eq!(outer.release().await.unwrap(), Release::StillHeld);
     drop((tried, bounded));
@@ -70,7 +87,10 @@ async fn tasks_of_one_owner_share_its_locks_even_when_they_queued_before() {
     tokio::time::sleep(ms(20)).await;
     drop(foreign);
     let first = within("the first", first).await.unwrap().unwrap();
-    let second = within("the second, past the stranger", second).await.unwrap().unwrap();
+    let second = within("the second, past the stranger", second)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(first.token(), second.token());
     assert!(!stranger.is_finished());
     drop((first, second));
@@ -87,11 +107,17 @@ async fn nesting_under_a_lost_lock_is_refused() {
     let outer = me.mutex("a").lock().await.unwrap();
     raw.cmd(&["DEL", "a"]).await;
     assert_eq!(within("the loss", outer.lost()).await, LostReason::Stolen);
-    for error in [me.mutex("a").lock().await.unwrap_err(), me.mutex("a").try_lock().await.unwrap_err()] {
+    for error in [
+        me.mutex("a").lock().await.unwrap_err(),
+        me.mutex("a").try_lock().await.unwrap_err(),
+    ] {
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     }
     drop(outer);
-    assert!(me.mutex("a").lock().await.unwrap().is_held(), "anew, once the lost guard is gone");
+    assert!(
+        me.mutex("a").lock().await.unwrap().is_held(),
+        "anew, once the lost guard is gone"
+    );
 }
 
 #[tokio::test]

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks, LostReason, Release};
 use leasehold_testkit::{Fault, Proxy, RawValue, Server};
-use lock_support::{calls, exists, fields, listeners, locks, ms, pttl, scripts_run, short_locks, until, within};
+use lock_support::{
+    calls, exists, fields, listeners, locks, ms, pttl, scripts_run, short_locks, until, within,
+};
 
 const CHANNEL: &str = "redisson_lock__channel:{a}";
 
@@ -18,15 +20,23 @@ async fn a_release_of_an_expired_lock_never_frees_the_next_holder() {
     let (slow, next) = (locks(&server).await, locks(&server).await);
     for dropped in [true, false] {
         let late = slow.mutex("a").lock().lease(ms(60)).await.unwrap();
-        let guard = within("the end of the lease", next.mutex("a").lock().into_future()).await.unwrap();
+        let guard = within("the end of the lease", next.mutex("a").lock().into_future())
+            .await
+            .unwrap();
         assert!(guard.token() > late.token());
         let held = fields(&mut raw, "a").await;
         if dropped {
             drop(late);
             // Behind the release on the same connection.
-            assert_eq!(slow.mutex("a").holder().await.unwrap().unwrap().client(), next.client_id());
+            assert_eq!(
+                slow.mutex("a").holder().await.unwrap().unwrap().client(),
+                next.client_id()
+            );
         } else {
-            assert_eq!(within("an answer", late.release()).await.unwrap(), Release::AlreadyGone);
+            assert_eq!(
+                within("an answer", late.release()).await.unwrap(),
+                Release::AlreadyGone
+            );
         }
         assert_eq!(fields(&mut raw, "a").await, held);
         assert!(guard.is_held());
@@ -41,9 +51,15 @@ async fn a_release_after_the_expiry_is_one_round_trip_and_no_error() {
     let mut raw = server.raw().await;
     let locks = locks(&server).await;
     let guard = locks.mutex("a").lock().lease(ms(50)).await.unwrap();
-    until("the end of the lease", async || !exists(&mut raw, "a").await).await;
+    until("the end of the lease", async || {
+        !exists(&mut raw, "a").await
+    })
+    .await;
     raw.cmd(&["CONFIG", "RESETSTAT"]).await;
-    assert_eq!(within("an answer", guard.release()).await.unwrap(), Release::AlreadyGone);
+    assert_eq!(
+        within("an answer", guard.release()).await.unwrap(),
+        Release::AlreadyGone
+    );
     tokio::time::sleep(ms(100)).await;
     assert_eq!(scripts_run(&mut raw).await, 1);
 }
@@ -62,8 +78,12 @@ async fn the_renewal_survives_a_busy_a_paused_and_a_silent_server() {
         match trouble {
             "busy" => {
                 let mut looping = server.raw().await;
-                looping.send(&["EVAL", "while true do end", "0"]).await.unwrap();
-                let is_busy = |reply: RawValue| reply.error().is_some_and(|line| line.starts_with("BUSY"));
+                looping
+                    .send(&["EVAL", "while true do end", "0"])
+                    .await
+                    .unwrap();
+                let is_busy =
+                    |reply: RawValue| reply.error().is_some_and(|line| line.starts_with("BUSY"));
                 until("it is busy", async || is_busy(raw.cmd(&["PING"]).await)).await;
                 tokio::time::sleep(ms(1_200)).await;
                 assert!(raw.cmd(&["SCRIPT", "KILL"]).await.is_ok());
@@ -79,7 +99,11 @@ async fn the_renewal_survives_a_busy_a_paused_and_a_silent_server() {
             }
         }
         let valid = guard.valid_for();
-        until(&format!("a renewal after the server was {trouble}"), async || guard.valid_for() > valid).await;
+        until(
+            &format!("a renewal after the server was {trouble}"),
+            async || guard.valid_for() > valid,
+        )
+        .await;
         assert!(guard.is_held(), "{trouble}");
     }
     assert_eq!(guard.release().await.unwrap(), Release::Released);
@@ -91,9 +115,15 @@ async fn no_renewal_recreates_a_key_after_release() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
-    let locks = Locks::builder(proxy.url()).lease(ms(600)).connect().await.unwrap();
+    let locks = Locks::builder(proxy.url())
+        .lease(ms(600))
+        .connect()
+        .await
+        .unwrap();
     for n in 0..8 {
-        let guard = within("the lock", locks.mutex("a").lock().into_future()).await.unwrap();
+        let guard = within("the lock", locks.mutex("a").lock().into_future())
+            .await
+            .unwrap();
         // Nothing arrives from now on; a renewal and the release, on two connections, wait to overtake each other.
         proxy.to_server(Fault::Stall);
         tokio::time::sleep(ms(210)).await;
@@ -119,8 +149,10 @@ async fn a_renewal_wakes_nobody() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
-    let (holder, waiter) =
-        (short_locks(&server, Duration::from_secs(3)).await, Locks::connect(proxy.url()).await.unwrap());
+    let (holder, waiter) = (
+        short_locks(&server, Duration::from_secs(3)).await,
+        Locks::connect(proxy.url()).await.unwrap(),
+    );
     let guard = holder.mutex("a").lock().await.unwrap();
     let waiting = tokio::spawn(waiter.mutex("a").lock().into_future());
     until("the waiter", async || listeners(&mut raw, "a").await == 1).await;
@@ -155,13 +187,19 @@ async fn an_eviction_of_the_script_cache_changes_nothing() {
     let held = locks.mutex("held").lock().await.unwrap();
     for round in 0..3 {
         for n in 0..700 {
-            raw.cmd(&["EVAL", &format!("return {round} * 1000 + {n}"), "0"]).await;
+            raw.cmd(&["EVAL", &format!("return {round} * 1000 + {n}"), "0"])
+                .await;
         }
-        let guard = within("the lock", locks.mutex("a").lock().into_future()).await.unwrap();
+        let guard = within("the lock", locks.mutex("a").lock().into_future())
+            .await
+            .unwrap();
         assert_eq!(guard.release().await.unwrap(), Release::Released);
     }
     tokio::time::sleep(ms(2_000)).await;
-    assert!(held.is_held(), "renewed by a script that was thrown out as well");
+    assert!(
+        held.is_held(),
+        "renewed by a script that was thrown out as well"
+    );
 }
 
 /// A server that hangs while somebody waits for the lock: the wait would be for ever.
@@ -169,21 +207,42 @@ async fn an_eviction_of_the_script_cache_changes_nothing() {
 async fn a_hung_server_is_an_error_and_not_a_wait_for_ever() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let ours = Locks::builder(server.url()).command_timeout(ms(300)).connect().await.unwrap();
+    let ours = Locks::builder(server.url())
+        .command_timeout(ms(300))
+        .connect()
+        .await
+        .unwrap();
     let theirs = locks(&server).await;
     let guard = theirs.mutex("a").lock().lease(ms(900)).await.unwrap();
     let waiting = tokio::spawn(ours.mutex("a").lock().into_future());
-    let bounded = tokio::spawn(ours.mutex("a").try_lock_for(Duration::from_secs(5)).into_future());
+    let bounded = tokio::spawn(
+        ours.mutex("a")
+            .try_lock_for(Duration::from_secs(5))
+            .into_future(),
+    );
     until("the waiter", async || listeners(&mut raw, "a").await == 1).await;
     server.pause();
-    for hung in [within("an end", waiting).await.unwrap().map(Some), within("an end", bounded).await.unwrap()] {
+    for hung in [
+        within("an end", waiting).await.unwrap().map(Some),
+        within("an end", bounded).await.unwrap(),
+    ] {
         let error = hung.expect_err("nobody was there to grant it");
-        assert!(matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable),
+            "{error}"
+        );
     }
     server.resume();
     drop(guard);
-    until("what was sent meanwhile is taken back", async || !exists(&mut raw, "a").await).await;
-    drop(within("the lock", ours.mutex("a").lock().into_future()).await.unwrap());
+    until("what was sent meanwhile is taken back", async || {
+        !exists(&mut raw, "a").await
+    })
+    .await;
+    drop(
+        within("the lock", ours.mutex("a").lock().into_future())
+            .await
+            .unwrap(),
+    );
 }
 
 /// A session that runs out while it waits: whoever comes to the head of the line has nothing left.
@@ -212,7 +271,12 @@ async fn leases_do_not_leak_from_one_lock_to_the_next() {
     let mutex = locks.mutex("a");
     drop(mutex.lock().lease(Duration::from_secs(100)).await.unwrap());
     let renewed = mutex.lock().await.unwrap();
-    let long = locks.mutex("b").lock().lease(Duration::from_secs(100)).await.unwrap();
+    let long = locks
+        .mutex("b")
+        .lock()
+        .lease(Duration::from_secs(100))
+        .await
+        .unwrap();
     let short = locks.mutex("c").lock().lease(ms(500)).await.unwrap();
     let end = Instant::now() + ms(2_500);
     while Instant::now() < end {
@@ -233,7 +297,10 @@ async fn a_message_from_anybody_grants_nothing() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
-    let (ours, theirs) = (Locks::connect(proxy.url()).await.unwrap(), locks(&server).await);
+    let (ours, theirs) = (
+        Locks::connect(proxy.url()).await.unwrap(),
+        locks(&server).await,
+    );
     proxy.to_client(Fault::RepeatMessages);
     let guard = theirs.mutex("a").lock().await.unwrap();
     let waiting = tokio::spawn(ours.mutex("a").lock().into_future());
@@ -262,7 +329,10 @@ async fn a_lock_that_was_given_to_another_is_lost_and_left_alone() {
     let ttl = pttl(&mut raw, "a").await;
     assert_eq!(guard.release().await.unwrap(), Release::AlreadyGone);
     assert_eq!(fields(&mut raw, "a").await, "another:1=1");
-    assert!(ttl > 600 && pttl(&mut raw, "a").await > 600, "nobody shortened it");
+    assert!(
+        ttl > 600 && pttl(&mut raw, "a").await > 600,
+        "nobody shortened it"
+    );
 }
 
 /// A loop that finds no time for anything else: waiting takes neither commands nor a processor. In a process of its own,
@@ -278,24 +348,30 @@ fn waiting_costs_no_processor() {
         assert!(status.success());
         return;
     }
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let server = Server::start().await;
-        let mut raw = server.raw().await;
-        let (ours, theirs) = (locks(&server).await, locks(&server).await);
-        let guard = theirs.mutex("a").lock().await.unwrap();
-        let waiters: Vec<_> = (0..1_000).map(|_| tokio::spawn(ours.mutex("a").lock().into_future())).collect();
-        until("the head", async || listeners(&mut raw, "a").await == 1).await;
-        tokio::time::sleep(ms(200)).await;
-        let before = processor_time();
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let spent = processor_time() - before;
-        // A loop takes all of it. This is a bound for a machine that is slow, not a measurement.
-        assert!(spent < Duration::from_secs(1), "{spent:?} of two seconds");
-        drop(guard);
-        for waiter in waiters {
-            drop(within("its turn", waiter).await.unwrap().unwrap());
-        }
-    });
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async {
+            let server = Server::start().await;
+            let mut raw = server.raw().await;
+            let (ours, theirs) = (locks(&server).await, locks(&server).await);
+            let guard = theirs.mutex("a").lock().await.unwrap();
+            let waiters: Vec<_> = (0..1_000)
+                .map(|_| tokio::spawn(ours.mutex("a").lock().into_future()))
+                .collect();
+            until("the head", async || listeners(&mut raw, "a").await == 1).await;
+            tokio::time::sleep(ms(200)).await;
+            let before = processor_time();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let spent = processor_time() - before;
+            // A loop takes all of it. This is a bound for a machine that is slow, not a measurement.
+            assert!(spent < Duration::from_secs(1), "{spent:?} of two seconds");
+            drop(guard);
+            for waiter in waiters {
+                drop(within("its turn", waiter).await.unwrap().unwrap());
+            }
+        });
 }
 
 /// What this process has had of the processors.

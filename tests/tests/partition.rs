@@ -25,7 +25,13 @@ enum Shard {
 impl Shard {
     async fn cluster() -> Self {
         // It serves for as long as this, and a lock is to be taken there meanwhile.
-        Self::Cluster(Cluster::builder().isolable().node_timeout(ms(2000)).start().await)
+        Self::Cluster(
+            Cluster::builder()
+                .isolable()
+                .node_timeout(ms(2000))
+                .start()
+                .await,
+        )
     }
 
     async fn sentinels() -> Self {
@@ -70,9 +76,11 @@ impl Shard {
             }
             Self::Sentinels(sentinels) => {
                 sentinels.servers().rejoin(0);
-                until("it is a replica again", async || match sentinels.servers().role(0).await {
-                    Some(role) if role == "slave" => Ok(()),
-                    role => Err(format!("{role:?}")),
+                until("it is a replica again", async || {
+                    match sentinels.servers().role(0).await {
+                        Some(role) if role == "slave" => Ok(()),
+                        role => Err(format!("{role:?}")),
+                    }
                 })
                 .await;
                 sentinels.servers().wait_until_linked(2).await;
@@ -87,21 +95,30 @@ impl Shard {
                 Self::Cluster(cluster) => cluster.master_of(name).await,
                 Self::Sentinels(sentinels) => sentinels.master().await,
             };
-            master.filter(|master| *master != 0).ok_or_else(|| format!("{master:?}"))
+            master
+                .filter(|master| *master != 0)
+                .ok_or_else(|| format!("{master:?}"))
         })
         .await
     }
 }
 
 async fn locks(shard: &Shard) -> Locks {
-    Locks::builder(shard.url()).lease(LEASE).command_timeout(ms(1000)).connect().await.unwrap()
+    Locks::builder(shard.url())
+        .lease(LEASE)
+        .command_timeout(ms(1000))
+        .connect()
+        .await
+        .unwrap()
 }
 
 /// The lock, from whoever can give it.
 async fn granted(locks: &Locks, name: &str) -> Guard {
-    until("the lock is granted", async || match locks.mutex(name).try_lock().await {
-        Ok(Some(guard)) => Ok(guard),
-        other => Err(format!("{other:?}")),
+    until("the lock is granted", async || {
+        match locks.mutex(name).try_lock().await {
+            Ok(Some(guard)) => Ok(guard),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await
 }
@@ -116,19 +133,35 @@ async fn the_token_tells_who_came_later(shard: Shard) {
     shard.isolate();
     let cut = Instant::now();
     let first = granted(&ours, &name).await;
-    assert!(exists(&mut shard.raw(0).await, &name).await, "the old master granted it");
-    assert!(theirs.mutex(&name).try_lock().await.unwrap().is_none(), "it still refuses others");
+    assert!(
+        exists(&mut shard.raw(0).await, &name).await,
+        "the old master granted it"
+    );
+    assert!(
+        theirs.mutex(&name).try_lock().await.unwrap().is_none(),
+        "it still refuses others"
+    );
     let lost = first.lost();
     let second = granted(&theirs, &name).await;
     println!("a second holder after {:?}", cut.elapsed());
     assert!(second.token() > first.token(), "{second:?} after {first:?}");
     let reason = within("the first one hears of it", lost).await;
-    println!("the first one heard of it after {:?}: {reason:?}", cut.elapsed());
+    println!(
+        "the first one heard of it after {:?}: {reason:?}",
+        cut.elapsed()
+    );
     assert!(!first.is_held());
     assert_ne!(reason, LostReason::Expired);
     // What the first one leaves behind does not touch the second one's lock.
     let _ = first.release().await;
-    assert!(theirs.mutex(&name).holder().await.unwrap().is_some_and(|holder| holder.client() == theirs.client_id()));
+    assert!(
+        theirs
+            .mutex(&name)
+            .holder()
+            .await
+            .unwrap()
+            .is_some_and(|holder| holder.client() == theirs.client_id())
+    );
 
     shard.rejoin().await;
     let late = locks(&shard).await;
@@ -147,13 +180,20 @@ async fn all_replicas_allow_one_holder(shard: Shard) {
         let client = locks(&shard).await;
         // Everybody knows the master and its replicas before it happens.
         until("a safe lock", async || match safely(&client, &name).await {
-            Ok(Some(guard)) => guard.release().await.map(drop).map_err(|error| error.to_string()),
+            Ok(Some(guard)) => guard
+                .release()
+                .await
+                .map(drop)
+                .map_err(|error| error.to_string()),
             other => Err(format!("{other:?}")),
         })
         .await;
         clients.push(client);
     }
-    let (stop, guards) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let (stop, guards) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
     let mut old = shard.raw(0).await;
     let waits = calls(&mut old, "wait").await;
     shard.isolate();
@@ -167,8 +207,12 @@ async fn all_replicas_allow_one_holder(shard: Shard) {
                         // It is kept, so a second one is one too many, whoever got it.
                         Ok(guard) => guards.lock().unwrap().extend(guard),
                         Err(error) => assert!(
-                            [ErrorKind::NotReplicated, ErrorKind::Unknown, ErrorKind::Unavailable]
-                                .contains(&error.kind()),
+                            [
+                                ErrorKind::NotReplicated,
+                                ErrorKind::Unknown,
+                                ErrorKind::Unavailable
+                            ]
+                            .contains(&error.kind()),
                             "{error}"
                         ),
                     }
@@ -179,23 +223,30 @@ async fn all_replicas_allow_one_holder(shard: Shard) {
         .collect();
     // Both have heard of locks that they could not have confirmed.
     until("the old master is asked", async || {
-        if calls(&mut old, "wait").await > waits { Ok(()) } else { Err("not yet".into()) }
+        if calls(&mut old, "wait").await > waits {
+            Ok(())
+        } else {
+            Err("not yet".into())
+        }
     })
     .await;
     let mut new = shard.raw(shard.successor(&name).await).await;
-    until(
-        "the new master is asked",
-        async || {
-            if calls(&mut new, "wait").await > 0 { Ok(()) } else { Err("not yet".into()) }
-        },
-    )
+    until("the new master is asked", async || {
+        if calls(&mut new, "wait").await > 0 {
+            Ok(())
+        } else {
+            Err("not yet".into())
+        }
+    })
     .await;
     assert!(guards.lock().unwrap().is_empty(), "{guards:?}");
 
     shard.rejoin().await;
-    until("the lock is granted", async || match guards.lock().unwrap().len() {
-        0 => Err("not yet".into()),
-        _ => Ok(()),
+    until("the lock is granted", async || {
+        match guards.lock().unwrap().len() {
+            0 => Err("not yet".into()),
+            _ => Ok(()),
+        }
     })
     .await;
     stop.store(true, Ordering::SeqCst);
@@ -217,7 +268,8 @@ async fn of_two_holders_in_a_cluster_the_later_one_has_the_larger_token_and_the_
 }
 
 #[tokio::test]
-async fn of_two_holders_behind_sentinels_the_later_one_has_the_larger_token_and_the_other_is_told() {
+async fn of_two_holders_behind_sentinels_the_later_one_has_the_larger_token_and_the_other_is_told()
+{
     if network::can_be_cut() {
         the_token_tells_who_came_later(Shard::sentinels().await).await;
     }
@@ -251,19 +303,35 @@ async fn a_node_that_tells_yesterdays_map_is_overruled() {
     cluster.isolate(0);
     let node = until("another one is promoted", async || {
         let master = cluster.master_of(&key).await;
-        master.filter(|master| *master != 0).ok_or_else(|| format!("{master:?}"))
+        master
+            .filter(|master| *master != 0)
+            .ok_or_else(|| format!("{master:?}"))
     })
     .await;
 
     // Nobody promises that it stops before another one begins.
-    until("it notices that it is alone", async || match cluster.raw(0).await.cmd(&["GET", &key]).await {
-        refused if refused.error().is_some_and(|line| line.starts_with("CLUSTERDOWN")) => Ok(()),
-        reply => Err(format!("{reply:?}")),
+    until("it notices that it is alone", async || {
+        match cluster.raw(0).await.cmd(&["GET", &key]).await {
+            refused
+                if refused
+                    .error()
+                    .is_some_and(|line| line.starts_with("CLUSTERDOWN")) =>
+            {
+                Ok(())
+            }
+            reply => Err(format!("{reply:?}")),
+        }
     })
     .await;
     let yesterday = cluster.raw(0).await.cmd(&["CLUSTER", "SLOTS"]).await;
     let own = i64::from(cluster.addr(0).port());
-    assert!(yesterday.array().iter().any(|range| range.array()[2].array()[1].int() == own), "{yesterday:?}");
+    assert!(
+        yesterday
+            .array()
+            .iter()
+            .any(|range| range.array()[2].array()[1].int() == own),
+        "{yesterday:?}"
+    );
     let late = client(&url).await;
     for client in [&early, &late] {
         assert_eq!(take(client, &key, "me", soon()).await.unwrap(), 1);

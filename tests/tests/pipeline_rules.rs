@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leasehold_resp::command::Asking;
-use leasehold_resp::pipeline::{Liveness, MAX_IN_FLIGHT, MAX_OUTBOX, Pipeline, Shape, SlotId, Wakes};
+use leasehold_resp::pipeline::{
+    Liveness, MAX_IN_FLIGHT, MAX_OUTBOX, Pipeline, Shape, SlotId, Wakes,
+};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Error, ErrorKind, Frame, Value};
 
@@ -22,7 +24,11 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { pipeline: Pipeline::new("node:1".into(), TIMEOUT), wakes: Wakes::default(), start: Instant::now() }
+        Self {
+            pipeline: Pipeline::new("node:1".into(), TIMEOUT),
+            wakes: Wakes::default(),
+            start: Instant::now(),
+        }
     }
 
     fn at(&self, ms: u64) -> Instant {
@@ -35,13 +41,21 @@ impl World {
 
     fn submit_at(&mut self, tag: &str, ms: u64) -> SlotId {
         let now = self.at(ms);
-        self.pipeline.submit(&Command::new("ECHO").arg(tag), Shape::Reply, now).unwrap()
+        self.pipeline
+            .submit(&Command::new("ECHO").arg(tag), Shape::Reply, now)
+            .unwrap()
     }
 
     fn subscribe(&mut self, kind: Confirmation, channels: &[&str]) -> SlotId {
-        let channels: Vec<Bytes> = channels.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
+        let channels: Vec<Bytes> = channels
+            .iter()
+            .map(|name| Bytes::copy_from_slice(name.as_bytes()))
+            .collect();
         let subscribe = Subscribe { kind, channels };
-        let shape = Shape::Confirmations { kind, channels: subscribe.confirmations() };
+        let shape = Shape::Confirmations {
+            kind,
+            channels: subscribe.confirmations(),
+        };
         let now = self.start;
         self.pipeline.submit(&subscribe, shape, now).unwrap()
     }
@@ -57,13 +71,21 @@ impl World {
 
     fn reply(&mut self, value: impl Into<Reply>) {
         let Reply(value) = value.into();
-        assert_eq!(self.pipeline.receive(Frame::Reply(value), &mut self.wakes).unwrap(), None);
+        assert_eq!(
+            self.pipeline
+                .receive(Frame::Reply(value), &mut self.wakes)
+                .unwrap(),
+            None
+        );
         self.wakes.fire();
     }
 
     /// Whether the push was taken for a confirmation.
     fn push(&mut self, kind: &'static str, channel: &str) -> bool {
-        let rest = self.pipeline.receive(confirmation(kind, channel), &mut self.wakes).unwrap();
+        let rest = self
+            .pipeline
+            .receive(confirmation(kind, channel), &mut self.wakes)
+            .unwrap();
         self.wakes.fire();
         rest.is_none()
     }
@@ -74,11 +96,19 @@ impl World {
 
     /// The text of the reply that `id` got.
     fn text(&mut self, id: SlotId) -> String {
-        self.poll(id).expect("an outcome").expect("a reply").as_str().unwrap().to_owned()
+        self.poll(id)
+            .expect("an outcome")
+            .expect("a reply")
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 
     fn error(&mut self, id: SlotId) -> ErrorKind {
-        self.poll(id).expect("an outcome").expect_err("an error").kind()
+        self.poll(id)
+            .expect("an outcome")
+            .expect_err("an error")
+            .kind()
     }
 
     fn expire(&mut self, ms: u64) -> Liveness {
@@ -111,7 +141,11 @@ impl From<Value> for Reply {
 
 fn confirmation(kind: &'static str, channel: &str) -> Frame {
     let channel = Bytes::copy_from_slice(channel.as_bytes());
-    Frame::Push(vec![Value::Bulk(kind.into()), Value::Bulk(channel), Value::Integer(0)])
+    Frame::Push(vec![
+        Value::Bulk(kind.into()),
+        Value::Bulk(channel),
+        Value::Integer(0),
+    ])
 }
 
 /// Counts how often it was woken.
@@ -176,11 +210,22 @@ fn only_the_newest_waker_of_a_command_is_woken_and_once() {
     let id = world.submit("a");
     let (first, second) = (Arc::new(Counter::default()), Arc::new(Counter::default()));
     for counter in [&first, &second, &second] {
-        assert!(world.pipeline.poll(id, &Waker::from(Arc::clone(counter))).is_none());
+        assert!(
+            world
+                .pipeline
+                .poll(id, &Waker::from(Arc::clone(counter)))
+                .is_none()
+        );
     }
     world.write_all();
     world.reply("a");
-    assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (0, 1));
+    assert_eq!(
+        (
+            first.0.load(Ordering::Relaxed),
+            second.0.load(Ordering::Relaxed)
+        ),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -196,9 +241,15 @@ fn a_function_gets_the_outcome_whether_it_is_left_before_or_after_the_reply() {
     assert!(world.pipeline.detach(early, callback()).is_none());
     world.reply("early");
     world.reply("late");
-    let (callback, outcome) = world.pipeline.detach(late, callback()).expect("it is known already");
+    let (callback, outcome) = world
+        .pipeline
+        .detach(late, callback())
+        .expect("it is known already");
     callback(outcome);
-    assert_eq!(*heard.lock().unwrap(), [Value::Bulk("early".into()), Value::Bulk("late".into())]);
+    assert_eq!(
+        *heard.lock().unwrap(),
+        [Value::Bulk("early".into()), Value::Bulk("late".into())]
+    );
     world.pipeline.release_memory();
     // Both places were given back.
     assert_eq!(world.submit("next"), 0);
@@ -207,7 +258,10 @@ fn a_function_gets_the_outcome_whether_it_is_left_before_or_after_the_reply() {
 #[test]
 fn a_reply_that_nobody_asked_for_ends_the_connection() {
     let mut world = World::new();
-    let stray = world.pipeline.receive(Frame::Reply(Value::Integer(1)), &mut world.wakes).unwrap_err();
+    let stray = world
+        .pipeline
+        .receive(Frame::Reply(Value::Integer(1)), &mut world.wakes)
+        .unwrap_err();
     assert_eq!(stray.kind(), ErrorKind::Protocol);
     // Some servers say why they hang up.
     let line = Frame::Reply(Value::Error("ERR max number of clients reached".into()));
@@ -238,7 +292,10 @@ fn the_late_reply_of_an_expired_command_is_for_nobody() {
     world.expire(1000);
     assert_eq!(world.error(a), ErrorKind::Timeout);
     world.reply("a");
-    assert!(world.poll(b).is_none(), "the late reply to a is not the reply to b");
+    assert!(
+        world.poll(b).is_none(),
+        "the late reply to a is not the reply to b"
+    );
     world.reply("b");
     assert_eq!(world.text(b), "b");
 }
@@ -267,14 +324,20 @@ fn a_command_that_blocks_may_take_longer_but_never_shorter_than_the_connection_a
     let mut world = World::new();
     let command = Command::new("BLPOP").arg("k").arg("3");
     let now = world.start;
-    let a = world.pipeline.submit_within(&command, Shape::Reply, now, TIMEOUT * 3).unwrap();
+    let a = world
+        .pipeline
+        .submit_within(&command, Shape::Reply, now, TIMEOUT * 3)
+        .unwrap();
     assert_eq!(world.expire(2999), Liveness::Alive);
     assert!(world.poll(a).is_none());
     world.expire(3000);
     assert_eq!(world.error(a), ErrorKind::Timeout);
 
     let mut world = World::new();
-    let a = world.pipeline.submit_within(&command, Shape::Reply, now, Duration::ZERO).unwrap();
+    let a = world
+        .pipeline
+        .submit_within(&command, Shape::Reply, now, Duration::ZERO)
+        .unwrap();
     world.expire(999);
     assert!(world.poll(a).is_none());
 }
@@ -285,10 +348,15 @@ fn a_timeout_for_ever_and_one_of_nothing_are_durations_that_can_be_counted() {
     let now = Instant::now();
     let command = Command::new("PING");
     pipeline.submit(&command, Shape::Reply, now).unwrap();
-    pipeline.submit_within(&command, Shape::Reply, now, Duration::MAX).unwrap();
+    pipeline
+        .submit_within(&command, Shape::Reply, now, Duration::MAX)
+        .unwrap();
     assert!(pipeline.next_deadline().unwrap() > now + Duration::from_secs(24 * 3600));
     let hasty = Pipeline::new("node:1".into(), Duration::ZERO);
-    assert!(hasty.timeout() > Duration::ZERO, "or the timer of an idle connection would fire for ever");
+    assert!(
+        hasty.timeout() > Duration::ZERO,
+        "or the timer of an idle connection would fire for ever"
+    );
 }
 
 #[test]
@@ -296,8 +364,14 @@ fn a_command_behind_an_asking_expires_like_any_other_and_both_its_late_replies_a
     let mut world = World::new();
     let (now, later) = (world.start, world.at(500));
     let asking = Asking(Command::new("ECHO").arg("a"));
-    let a = world.pipeline.submit(&asking, Shape::AfterAsking(None), now).unwrap();
-    let b = world.pipeline.submit(&asking, Shape::AfterAsking(None), later).unwrap();
+    let a = world
+        .pipeline
+        .submit(&asking, Shape::AfterAsking(None), now)
+        .unwrap();
+    let b = world
+        .pipeline
+        .submit(&asking, Shape::AfterAsking(None), later)
+        .unwrap();
     world.write_all();
     assert_eq!(world.pipeline.next_deadline(), Some(world.at(1000)));
     world.expire(1000);
@@ -318,12 +392,23 @@ fn a_refused_asking_is_the_reason_why_its_command_is_sent_away_and_of_no_interes
         (Err(denied), Err("MOVED 5 127.0.0.1:7000"), Err(denied)),
         // The slot has arrived meanwhile, so it was not needed: the command may have run.
         (Err(denied), Ok("done"), Ok("done")),
-        (Err(denied), Err("OOM command not allowed"), Err("OOM command not allowed")),
-        (Ok("OK"), Err("MOVED 5 127.0.0.1:7000"), Err("MOVED 5 127.0.0.1:7000")),
+        (
+            Err(denied),
+            Err("OOM command not allowed"),
+            Err("OOM command not allowed"),
+        ),
+        (
+            Ok("OK"),
+            Err("MOVED 5 127.0.0.1:7000"),
+            Err("MOVED 5 127.0.0.1:7000"),
+        ),
     ] {
         let mut world = World::new();
         let asked = Asking(Command::new("ECHO").arg("a"));
-        let id = world.pipeline.submit(&asked, Shape::AfterAsking(None), world.start).unwrap();
+        let id = world
+            .pipeline
+            .submit(&asked, Shape::AfterAsking(None), world.start)
+            .unwrap();
         let next = world.submit("next");
         world.write_all();
         for reply in [asking, answer] {
@@ -352,7 +437,10 @@ fn what_may_have_left_is_unknown_and_the_rest_was_not_sent() {
     world.write_all();
     let queued = world.submit("queued");
     world.fail();
-    assert_eq!((world.error(written), world.error(queued)), (ErrorKind::Unknown, ErrorKind::NotSent));
+    assert_eq!(
+        (world.error(written), world.error(queued)),
+        (ErrorKind::Unknown, ErrorKind::NotSent)
+    );
 }
 
 #[test]
@@ -364,7 +452,14 @@ fn each_count_of_bytes_that_left_divides_unknown_from_not_sent_exactly() {
     for left in 0..=total {
         let mut world = World::new();
         let now = world.start;
-        let ids: Vec<_> = (0..3).map(|n| world.pipeline.submit(&command(n), Shape::Reply, now).unwrap()).collect();
+        let ids: Vec<_> = (0..3)
+            .map(|n| {
+                world
+                    .pipeline
+                    .submit(&command(n), Shape::Reply, now)
+                    .unwrap()
+            })
+            .collect();
         let mut writing = world.pipeline.begin_write();
         assert_eq!(writing.rest().len(), total);
         writing.advance(left);
@@ -372,7 +467,11 @@ fn each_count_of_bytes_that_left_divides_unknown_from_not_sent_exactly() {
         world.fail();
         for (n, id) in ids.into_iter().enumerate() {
             let begun = left > n * length.len();
-            let expected = if begun { ErrorKind::Unknown } else { ErrorKind::NotSent };
+            let expected = if begun {
+                ErrorKind::Unknown
+            } else {
+                ErrorKind::NotSent
+            };
             assert_eq!(world.error(id), expected, "command {n}, {left} bytes left");
         }
     }
@@ -385,7 +484,10 @@ fn bytes_in_a_writers_hands_may_have_left() {
     let _writing = world.pipeline.begin_write();
     let after = world.submit("after");
     world.fail();
-    assert_eq!((world.error(taken), world.error(after)), (ErrorKind::Unknown, ErrorKind::NotSent));
+    assert_eq!(
+        (world.error(taken), world.error(after)),
+        (ErrorKind::Unknown, ErrorKind::NotSent)
+    );
 }
 
 #[test]
@@ -421,9 +523,18 @@ fn a_writer_that_comes_back_in_a_later_epoch_changes_nothing_there() {
     assert!(!world.pipeline.is_writing());
     let new = world.submit("new");
     let writing = world.pipeline.begin_write();
-    assert!(world.pipeline.end_write(late), "there is nothing left of it to be written");
-    assert!(world.pipeline.is_writing(), "the present writer is still at it: a second one would write into its middle");
-    assert!(world.pipeline.is_flushed(), "old bytes must not get into the new stream");
+    assert!(
+        world.pipeline.end_write(late),
+        "there is nothing left of it to be written"
+    );
+    assert!(
+        world.pipeline.is_writing(),
+        "the present writer is still at it: a second one would write into its middle"
+    );
+    assert!(
+        world.pipeline.is_flushed(),
+        "old bytes must not get into the new stream"
+    );
     assert!(!world.pipeline.end_write(writing));
     world.fail();
     assert_eq!(world.error(new), ErrorKind::NotSent);
@@ -434,7 +545,10 @@ fn a_writer_that_comes_back_in_a_later_epoch_changes_nothing_there() {
 #[test]
 fn n_channels_are_confirmed_by_n_pushes_in_any_order() {
     let mut world = World::new();
-    let (sub, echo) = (world.subscribe(Confirmation::Subscribe, &["a", "b", "a"]), world.submit("x"));
+    let (sub, echo) = (
+        world.subscribe(Confirmation::Subscribe, &["a", "b", "a"]),
+        world.submit("x"),
+    );
     world.write_all();
     assert!(world.push("subscribe", "b"));
     assert!(world.push("subscribe", "a"));
@@ -448,10 +562,16 @@ fn n_channels_are_confirmed_by_n_pushes_in_any_order() {
 #[test]
 fn a_refused_subscription_has_one_reply() {
     let mut world = World::new();
-    let (sub, echo) = (world.subscribe(Confirmation::Subscribe, &["a", "b"]), world.submit("x"));
+    let (sub, echo) = (
+        world.subscribe(Confirmation::Subscribe, &["a", "b"]),
+        world.submit("x"),
+    );
     world.write_all();
     world.reply(Value::Error("NOPERM no".into()));
-    assert_eq!(world.poll(sub).unwrap().unwrap(), Value::Error("NOPERM no".into()));
+    assert_eq!(
+        world.poll(sub).unwrap().unwrap(),
+        Value::Error("NOPERM no".into())
+    );
     world.reply("x");
     assert_eq!(world.text(echo), "x");
 }
@@ -461,7 +581,9 @@ fn a_subscription_answered_by_anything_but_a_push_or_an_error_ends_the_connectio
     let mut world = World::new();
     let sub = world.subscribe(Confirmation::Subscribe, &["a"]);
     world.write_all();
-    let outcome = world.pipeline.receive(Frame::Reply(Value::Simple("OK".into())), &mut world.wakes);
+    let outcome = world
+        .pipeline
+        .receive(Frame::Reply(Value::Simple("OK".into())), &mut world.wakes);
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Protocol);
     world.fail();
     assert_eq!(world.error(sub), ErrorKind::Unknown);
@@ -482,8 +604,14 @@ fn an_unasked_sunsubscribe_between_two_replies_shifts_nothing() {
 #[test]
 fn a_sunsubscribe_that_was_overtaken_by_an_unasked_one_shifts_nothing_whatever_the_answer() {
     let mut world = World::new();
-    let (refused, a) = (world.subscribe(Confirmation::Sunsubscribe, &["c"]), world.submit("a"));
-    let (confirmed, b) = (world.subscribe(Confirmation::Sunsubscribe, &["c"]), world.submit("b"));
+    let (refused, a) = (
+        world.subscribe(Confirmation::Sunsubscribe, &["c"]),
+        world.submit("a"),
+    );
+    let (confirmed, b) = (
+        world.subscribe(Confirmation::Sunsubscribe, &["c"]),
+        world.submit("b"),
+    );
     world.write_all();
     world.push("sunsubscribe", "c");
     world.reply(Value::Error("MOVED 7365 127.0.0.1:21001".into()));
@@ -520,7 +648,11 @@ fn a_confirmation_that_is_late_is_still_a_confirmation() {
     assert_eq!(world.expire(1500), Liveness::Alive);
     assert_eq!(world.error(echo), ErrorKind::Timeout);
     assert!(world.poll(sub).is_none());
-    assert_eq!(world.pipeline.next_deadline(), Some(world.at(2000)), "or the connection dies");
+    assert_eq!(
+        world.pipeline.next_deadline(),
+        Some(world.at(2000)),
+        "or the connection dies"
+    );
     assert!(world.push("subscribe", "a"));
     assert_eq!(world.poll(sub).unwrap().unwrap(), Value::Null);
 }
@@ -555,9 +687,19 @@ fn further_commands_are_refused_by_bytes_and_writing_makes_room() {
     world.submit(&"x".repeat(MAX_OUTBOX));
     assert!(world.pipeline.is_full());
     let now = world.start;
-    assert!(world.pipeline.submit(&Command::new("PING"), Shape::Reply, now).is_err());
+    assert!(
+        world
+            .pipeline
+            .submit(&Command::new("PING"), Shape::Reply, now)
+            .is_err()
+    );
     world.write_all();
-    assert!(world.pipeline.submit(&Command::new("PING"), Shape::Reply, now).is_ok());
+    assert!(
+        world
+            .pipeline
+            .submit(&Command::new("PING"), Shape::Reply, now)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -565,7 +707,11 @@ fn a_request_without_arguments_is_not_one_that_servers_leave_unanswered() {
     let mut bytes = Vec::new();
     let nothing: &[&[u8]] = &[];
     leasehold_resp::Encode::encode(nothing, &mut bytes);
-    assert!(!bytes.starts_with(b"*0"), "{:?}", String::from_utf8_lossy(&bytes));
+    assert!(
+        !bytes.starts_with(b"*0"),
+        "{:?}",
+        String::from_utf8_lossy(&bytes)
+    );
 }
 
 // ===== against a model =====
@@ -666,20 +812,42 @@ mod model {
                     let before = {
                         let (now, mut bytes) = (world.at(model.now), Vec::new());
                         let (id, channels) = if let Op::Subscribe(count) = op {
-                            let names: Vec<String> = (0..count).map(|i| format!("{n}-{i}")).collect();
-                            let channels: Vec<Bytes> = names.iter().map(|name| name.clone().into()).collect();
-                            let subscribe = Subscribe { kind: Confirmation::Subscribe, channels: channels.clone() };
+                            let names: Vec<String> =
+                                (0..count).map(|i| format!("{n}-{i}")).collect();
+                            let channels: Vec<Bytes> =
+                                names.iter().map(|name| name.clone().into()).collect();
+                            let subscribe = Subscribe {
+                                kind: Confirmation::Subscribe,
+                                channels: channels.clone(),
+                            };
                             leasehold_resp::Encode::encode(&subscribe, &mut bytes);
-                            let shape = Shape::Confirmations { kind: Confirmation::Subscribe, channels };
-                            (world.pipeline.submit(&subscribe, shape, now).unwrap(), Some(names))
+                            let shape = Shape::Confirmations {
+                                kind: Confirmation::Subscribe,
+                                channels,
+                            };
+                            (
+                                world.pipeline.submit(&subscribe, shape, now).unwrap(),
+                                Some(names),
+                            )
                         } else {
                             let command = Command::new("ECHO").arg(n.to_string());
                             leasehold_resp::Encode::encode(&command, &mut bytes);
-                            (world.pipeline.submit(&command, Shape::Reply, now).unwrap(), None)
+                            (
+                                world.pipeline.submit(&command, Shape::Reply, now).unwrap(),
+                                None,
+                            )
                         };
-                        assert!(model.held.iter().all(|(held, _)| *held != id), "a place with two owners");
-                        let known =
-                            Known { n, channels, start: model.encoded, deadline: model.now + 1000, outcome: None };
+                        assert!(
+                            model.held.iter().all(|(held, _)| *held != id),
+                            "a place with two owners"
+                        );
+                        let known = Known {
+                            n,
+                            channels,
+                            start: model.encoded,
+                            deadline: model.now + 1000,
+                            outcome: None,
+                        };
                         model.all.push(known);
                         model.queue.push_back(n);
                         model.held.push((id, n));
@@ -688,7 +856,9 @@ mod model {
                     model.encoded += before as u64;
                 }
                 Op::Abandon(which) if !model.held.is_empty() => {
-                    let (id, _) = model.held.swap_remove(usize::from(which) % model.held.len());
+                    let (id, _) = model
+                        .held
+                        .swap_remove(usize::from(which) % model.held.len());
                     world.pipeline.abandon(id);
                 }
                 Op::Fetch(which) if !model.held.is_empty() => {
@@ -706,10 +876,15 @@ mod model {
                     let bytes = usize::from(bytes).min(writing.rest().len());
                     writing.advance(bytes);
                     model.left += bytes as u64;
-                    assert_eq!(world.pipeline.end_write(writing), model.left == model.encoded);
+                    assert_eq!(
+                        world.pipeline.end_write(writing),
+                        model.left == model.encoded
+                    );
                 }
                 Op::Reply | Op::Refuse => {
-                    let Some(&n) = model.queue.front() else { continue };
+                    let Some(&n) = model.queue.front() else {
+                        continue;
+                    };
                     let refused = matches!(op, Op::Refuse) || model.all[n].channels.is_some();
                     model.queue.pop_front();
                     if refused {
@@ -721,8 +896,12 @@ mod model {
                     }
                 }
                 Op::Confirm => {
-                    let Some(&n) = model.queue.front() else { continue };
-                    let Some(name) = model.all[n].channels.as_mut().and_then(Vec::pop) else { continue };
+                    let Some(&n) = model.queue.front() else {
+                        continue;
+                    };
+                    let Some(name) = model.all[n].channels.as_mut().and_then(Vec::pop) else {
+                        continue;
+                    };
                     assert!(world.push("subscribe", &name));
                     if model.all[n].channels.as_ref().is_some_and(Vec::is_empty) {
                         model.queue.pop_front();
@@ -737,15 +916,29 @@ mod model {
                             model.settle(n, Outcome::Failed(ErrorKind::Timeout));
                         }
                     }
-                    let dead = model.queue.front().is_some_and(|n| model.all[*n].deadline + 1000 <= model.now);
-                    let expected = if dead { Liveness::Dead } else { Liveness::Alive };
+                    let dead = model
+                        .queue
+                        .front()
+                        .is_some_and(|n| model.all[*n].deadline + 1000 <= model.now);
+                    let expected = if dead {
+                        Liveness::Dead
+                    } else {
+                        Liveness::Alive
+                    };
                     assert_eq!(world.expire(model.now), expected);
                 }
                 Op::Fail => {
                     world.fail();
                     while let Some(n) = model.queue.pop_front() {
                         let begun = model.all[n].start < model.left;
-                        model.settle(n, Outcome::Failed(if begun { ErrorKind::Unknown } else { ErrorKind::NotSent }));
+                        model.settle(
+                            n,
+                            Outcome::Failed(if begun {
+                                ErrorKind::Unknown
+                            } else {
+                                ErrorKind::NotSent
+                            }),
+                        );
                     }
                     model.left = model.encoded;
                 }
@@ -755,7 +948,12 @@ mod model {
             assert_eq!(world.pipeline.is_flushed(), model.left == model.encoded);
         }
         for (id, n) in model.held {
-            assert_eq!(observed(world.poll(id)), model.all[n].outcome, "of command {}", model.all[n].n);
+            assert_eq!(
+                observed(world.poll(id)),
+                model.all[n].outcome,
+                "of command {}",
+                model.all[n].n
+            );
         }
     }
 

@@ -15,7 +15,10 @@ fn big(digits: &str) -> Value {
 }
 
 fn verbatim(format: &[u8; 3], text: &[u8]) -> Value {
-    Value::Verbatim { format: *format, text: text.to_vec().into() }
+    Value::Verbatim {
+        format: *format,
+        text: text.to_vec().into(),
+    }
 }
 
 /// What a server may send and what it means.
@@ -25,7 +28,10 @@ fn valid() -> Vec<(Vec<u8>, Value)> {
         (&b"+\r\n"[..], simple("")),
         (b"+OK\r\n", simple("OK")),
         (b"+PONG\r\n", simple("PONG")),
-        (b"+\xff\xfe\x00\r\n", Value::Simple(vec![0xff, 0xfe, 0].into())),
+        (
+            b"+\xff\xfe\x00\r\n",
+            Value::Simple(vec![0xff, 0xfe, 0].into()),
+        ),
         (b"-\r\n", error(b"")),
         (b"-ERR no \xff\r\n", error(b"ERR no \xff")),
         // Integers: 64 bits, either sign written out, zeros in front.
@@ -45,9 +51,18 @@ fn valid() -> Vec<(Vec<u8>, Value)> {
         // Arrays.
         (b"*0\r\n", Value::Array(vec![])),
         (b"*-1\r\n", Value::Null),
-        (b"*2\r\n:1\r\n$1\r\na\r\n", Value::Array(vec![int(1), bulk(b"a")])),
-        (b"*1\r\n*1\r\n*0\r\n", Value::Array(vec![Value::Array(vec![Value::Array(vec![])])])),
-        (b"*3\r\n$-1\r\n*-1\r\n_\r\n", Value::Array(vec![Value::Null, Value::Null, Value::Null])),
+        (
+            b"*2\r\n:1\r\n$1\r\na\r\n",
+            Value::Array(vec![int(1), bulk(b"a")]),
+        ),
+        (
+            b"*1\r\n*1\r\n*0\r\n",
+            Value::Array(vec![Value::Array(vec![Value::Array(vec![])])]),
+        ),
+        (
+            b"*3\r\n$-1\r\n*-1\r\n_\r\n",
+            Value::Array(vec![Value::Null, Value::Null, Value::Null]),
+        ),
         // Null and booleans.
         (b"_\r\n", Value::Null),
         (b"#t\r\n", Value::Boolean(true)),
@@ -66,37 +81,73 @@ fn valid() -> Vec<(Vec<u8>, Value)> {
         (b",NaN\r\n", Value::Double(f64::NAN)),
         // Big numbers keep what was sent.
         (b"(0\r\n", big("0")),
-        (b"(-3492890328409238509324850943850943825024385\r\n", big("-3492890328409238509324850943850943825024385")),
+        (
+            b"(-3492890328409238509324850943850943825024385\r\n",
+            big("-3492890328409238509324850943850943825024385"),
+        ),
         (b"(+1\r\n", big("+1")),
         // Errors and text with a length.
         (b"!0\r\n\r\n", error(b"")),
-        (b"!10\r\nERR a\r\nb\xff\x00\r\n", error(b"ERR a\r\nb\xff\x00")),
+        (
+            b"!10\r\nERR a\r\nb\xff\x00\r\n",
+            error(b"ERR a\r\nb\xff\x00"),
+        ),
         (b"=4\r\ntxt:\r\n", verbatim(b"txt", b"")),
         (b"=8\r\nmkd:*a*\n\r\n", verbatim(b"mkd", b"*a*\n")),
         (b"=6\r\n\xff  :::\r\n", verbatim(b"\xff  ", b"::")),
         // Maps and sets: in the order sent, with repetitions, with keys and elements of any type.
         (b"%0\r\n", Value::Map(vec![])),
         (b"%-1\r\n", Value::Null),
-        (b"%2\r\n+a\r\n:1\r\n+a\r\n:2\r\n", Value::Map(vec![(simple("a"), int(1)), (simple("a"), int(2))])),
-        (b"%1\r\n*1\r\n_\r\n%0\r\n", Value::Map(vec![(Value::Array(vec![Value::Null]), Value::Map(vec![]))])),
+        (
+            b"%2\r\n+a\r\n:1\r\n+a\r\n:2\r\n",
+            Value::Map(vec![(simple("a"), int(1)), (simple("a"), int(2))]),
+        ),
+        (
+            b"%1\r\n*1\r\n_\r\n%0\r\n",
+            Value::Map(vec![(Value::Array(vec![Value::Null]), Value::Map(vec![]))]),
+        ),
         (b"~0\r\n", Value::Set(vec![])),
         (b"~-1\r\n", Value::Null),
         (b"~2\r\n:1\r\n:1\r\n", Value::Set(vec![int(1), int(1)])),
-        (b"~1\r\n%1\r\n:1\r\n~0\r\n", Value::Set(vec![Value::Map(vec![(int(1), Value::Set(vec![]))])])),
+        (
+            b"~1\r\n%1\r\n:1\r\n~0\r\n",
+            Value::Set(vec![Value::Map(vec![(int(1), Value::Set(vec![]))])]),
+        ),
         // Attributes describe a value and are none: before any type, repeated, nested in each other, empty.
         (b"|1\r\n+ttl\r\n:3600\r\n:1\r\n", int(1)),
-        (b"|0\r\n|1\r\n+a\r\n|1\r\n+b\r\n_\r\n*0\r\n*1\r\n:1\r\n", Value::Array(vec![int(1)])),
-        (b"*2\r\n|1\r\n+a\r\n:1\r\n:7\r\n:8\r\n", Value::Array(vec![int(7), int(8)])),
-        (b"%1\r\n|1\r\n+a\r\n:1\r\n+k\r\n|0\r\n:8\r\n", Value::Map(vec![(simple("k"), int(8))])),
+        (
+            b"|0\r\n|1\r\n+a\r\n|1\r\n+b\r\n_\r\n*0\r\n*1\r\n:1\r\n",
+            Value::Array(vec![int(1)]),
+        ),
+        (
+            b"*2\r\n|1\r\n+a\r\n:1\r\n:7\r\n:8\r\n",
+            Value::Array(vec![int(7), int(8)]),
+        ),
+        (
+            b"%1\r\n|1\r\n+a\r\n:1\r\n+k\r\n|0\r\n:8\r\n",
+            Value::Map(vec![(simple("k"), int(8))]),
+        ),
         (b"|1\r\n+a\r\n:1\r\n$?\r\n;1\r\nx\r\n;0\r\n", bulk(b"x")),
-        (b"|1\r\n$?\r\n;1\r\nx\r\n;0\r\n*?\r\n.\r\n_\r\n", Value::Null),
+        (
+            b"|1\r\n$?\r\n;1\r\nx\r\n;0\r\n*?\r\n.\r\n_\r\n",
+            Value::Null,
+        ),
         // Streams.
         (b"$?\r\n;0\r\n", bulk(b"")),
         (b"$?\r\n;4\r\nHell\r\n;1\r\no\r\n;0\r\n", bulk(b"Hello")),
         (b"*?\r\n.\r\n", Value::Array(vec![])),
-        (b"*?\r\n:1\r\n*?\r\n:2\r\n.\r\n.\r\n", Value::Array(vec![int(1), Value::Array(vec![int(2)])])),
-        (b"~?\r\n:1\r\n|0\r\n:2\r\n.\r\n", Value::Set(vec![int(1), int(2)])),
-        (b"%?\r\n+a\r\n%?\r\n.\r\n.\r\n", Value::Map(vec![(simple("a"), Value::Map(vec![]))])),
+        (
+            b"*?\r\n:1\r\n*?\r\n:2\r\n.\r\n.\r\n",
+            Value::Array(vec![int(1), Value::Array(vec![int(2)])]),
+        ),
+        (
+            b"~?\r\n:1\r\n|0\r\n:2\r\n.\r\n",
+            Value::Set(vec![int(1), int(2)]),
+        ),
+        (
+            b"%?\r\n+a\r\n%?\r\n.\r\n.\r\n",
+            Value::Map(vec![(simple("a"), Value::Map(vec![]))]),
+        ),
     ]
     .map(|(bytes, value)| (bytes.to_vec(), value))
     .into();
@@ -238,19 +289,40 @@ fn invalid() -> Vec<(Vec<u8>, Kind)> {
 type Nesting = (&'static [u8], &'static [u8], fn(Value) -> Frame);
 
 const NESTINGS: &[Nesting] = &[
-    (b"*1\r\n", b"", |value| Frame::Reply(Value::Array(vec![value]))),
-    (b"*3\r\n:1\r\n", b"$1\r\nz\r\n", |value| Frame::Reply(Value::Array(vec![int(1), value, bulk(b"z")]))),
-    (b"~2\r\n", b"_\r\n", |value| Frame::Reply(Value::Set(vec![value, Value::Null]))),
-    (b"%1\r\n+k\r\n", b"", |value| Frame::Reply(Value::Map(vec![(simple("k"), value)]))),
-    (b"%1\r\n", b":1\r\n", |key| Frame::Reply(Value::Map(vec![(key, int(1))]))),
-    (b"*?\r\n", b".\r\n", |value| Frame::Reply(Value::Array(vec![value]))),
-    (b"~?\r\n", b".\r\n", |value| Frame::Reply(Value::Set(vec![value]))),
-    (b"%?\r\n+k\r\n", b".\r\n", |value| Frame::Reply(Value::Map(vec![(simple("k"), value)]))),
-    (b">2\r\n+kind\r\n", b"", |value| Frame::Push(vec![simple("kind"), value])),
+    (b"*1\r\n", b"", |value| {
+        Frame::Reply(Value::Array(vec![value]))
+    }),
+    (b"*3\r\n:1\r\n", b"$1\r\nz\r\n", |value| {
+        Frame::Reply(Value::Array(vec![int(1), value, bulk(b"z")]))
+    }),
+    (b"~2\r\n", b"_\r\n", |value| {
+        Frame::Reply(Value::Set(vec![value, Value::Null]))
+    }),
+    (b"%1\r\n+k\r\n", b"", |value| {
+        Frame::Reply(Value::Map(vec![(simple("k"), value)]))
+    }),
+    (b"%1\r\n", b":1\r\n", |key| {
+        Frame::Reply(Value::Map(vec![(key, int(1))]))
+    }),
+    (b"*?\r\n", b".\r\n", |value| {
+        Frame::Reply(Value::Array(vec![value]))
+    }),
+    (b"~?\r\n", b".\r\n", |value| {
+        Frame::Reply(Value::Set(vec![value]))
+    }),
+    (b"%?\r\n+k\r\n", b".\r\n", |value| {
+        Frame::Reply(Value::Map(vec![(simple("k"), value)]))
+    }),
+    (b">2\r\n+kind\r\n", b"", |value| {
+        Frame::Push(vec![simple("kind"), value])
+    }),
     (b"|1\r\n+k\r\n", b":5\r\n", |_| Frame::Reply(int(5))),
     (b"|1\r\n", b":5\r\n:6\r\n", |_| Frame::Reply(int(6))),
     (b"*1\r\n%1\r\n:1\r\n~1\r\n", b"", |value| {
-        Frame::Reply(Value::Array(vec![Value::Map(vec![(int(1), Value::Set(vec![value]))])]))
+        Frame::Reply(Value::Array(vec![Value::Map(vec![(
+            int(1),
+            Value::Set(vec![value]),
+        )])]))
     }),
 ];
 
@@ -258,7 +330,12 @@ const NESTINGS: &[Nesting] = &[
 fn every_valid_form_has_its_value_however_it_is_cut() {
     for (bytes, value) in valid() {
         let outcome = decode_every_way(Limits::default(), &bytes);
-        assert_eq!(outcome, Outcome::of(&[Frame::Reply(value)], Ok(0)), "{}", bytes.escape_ascii());
+        assert_eq!(
+            outcome,
+            Outcome::of(&[Frame::Reply(value)], Ok(0)),
+            "{}",
+            bytes.escape_ascii()
+        );
     }
 }
 
@@ -267,7 +344,12 @@ fn a_frame_ends_exactly_where_the_next_begins() {
     for (bytes, value) in valid() {
         let both = [&bytes[..], b"$4\r\nnext\r\n:"].concat();
         let frames = [Frame::Reply(value), Frame::Reply(bulk(b"next"))];
-        assert_eq!(decode_every_way(Limits::default(), &both), Outcome::of(&frames, Ok(1)), "{}", bytes.escape_ascii());
+        assert_eq!(
+            decode_every_way(Limits::default(), &both),
+            Outcome::of(&frames, Ok(1)),
+            "{}",
+            bytes.escape_ascii()
+        );
     }
 }
 
@@ -277,7 +359,12 @@ fn every_valid_form_may_stand_inside_of_every_aggregate() {
         for (before, behind, make) in NESTINGS {
             let nested = [before, &bytes[..], behind].concat();
             let outcome = decode_every_way(Limits::default(), &nested);
-            assert_eq!(outcome, Outcome::of(&[make(value.clone())], Ok(0)), "{}", nested.escape_ascii());
+            assert_eq!(
+                outcome,
+                Outcome::of(&[make(value.clone())], Ok(0)),
+                "{}",
+                nested.escape_ascii()
+            );
         }
     }
 }
@@ -286,7 +373,12 @@ fn every_valid_form_may_stand_inside_of_every_aggregate() {
 fn every_invalid_form_is_refused_however_it_is_cut() {
     for (bytes, kind) in invalid() {
         let outcome = decode_every_way(Limits::default(), &bytes);
-        assert_eq!(outcome, Outcome::of(&[], Err(kind)), "{}", bytes.escape_ascii());
+        assert_eq!(
+            outcome,
+            Outcome::of(&[], Err(kind)),
+            "{}",
+            bytes.escape_ascii()
+        );
     }
 }
 
@@ -295,7 +387,12 @@ fn every_invalid_form_is_refused_behind_a_frame_and_inside_of_every_aggregate() 
     for (bytes, kind) in invalid() {
         let behind = [b"+OK\r\n", &bytes[..]].concat();
         let outcome = decode_every_way(Limits::default(), &behind);
-        assert_eq!(outcome, Outcome::of(&[Frame::Reply(simple("OK"))], Err(kind)), "{}", behind.escape_ascii());
+        assert_eq!(
+            outcome,
+            Outcome::of(&[Frame::Reply(simple("OK"))], Err(kind)),
+            "{}",
+            behind.escape_ascii()
+        );
         // An end of a stream is in its place inside of a stream.
         if bytes == b".\r\n" {
             continue;
@@ -303,57 +400,93 @@ fn every_invalid_form_is_refused_behind_a_frame_and_inside_of_every_aggregate() 
         for (before, _, _) in NESTINGS {
             let nested = [before, &bytes[..]].concat();
             let outcome = decode_every_way(Limits::default(), &nested);
-            assert_eq!(outcome, Outcome::of(&[], Err(kind)), "{}", nested.escape_ascii());
+            assert_eq!(
+                outcome,
+                Outcome::of(&[], Err(kind)),
+                "{}",
+                nested.escape_ascii()
+            );
         }
     }
 }
 
 #[test]
 fn pushes_come_out_between_replies_in_their_order() {
-    let bytes = b">3\r\n+message\r\n+ch\r\n$1\r\na\r\n+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n+k\r\n:1\r\n";
+    let bytes =
+        b">3\r\n+message\r\n+ch\r\n$1\r\na\r\n+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n+k\r\n:1\r\n";
     let frames = [
         Frame::Push(vec![simple("message"), simple("ch"), bulk(b"a")]),
         Frame::Reply(simple("OK")),
         Frame::Push(vec![bulk(b"invalidate"), Value::Array(vec![simple("k")])]),
         Frame::Reply(int(1)),
     ];
-    assert_eq!(decode_every_way(Limits::default(), bytes), Outcome::of(&frames, Ok(0)));
+    assert_eq!(
+        decode_every_way(Limits::default(), bytes),
+        Outcome::of(&frames, Ok(0))
+    );
 }
 
 #[test]
 fn a_push_between_an_attribute_and_its_reply_is_a_push() {
     let bytes = b"|1\r\n+a\r\n:1\r\n>1\r\n=8\r\ntxt:kind\r\n:1\r\n";
-    let frames = [Frame::Push(vec![verbatim(b"txt", b"kind")]), Frame::Reply(int(1))];
-    assert_eq!(decode_every_way(Limits::default(), bytes), Outcome::of(&frames, Ok(0)));
+    let frames = [
+        Frame::Push(vec![verbatim(b"txt", b"kind")]),
+        Frame::Reply(int(1)),
+    ];
+    assert_eq!(
+        decode_every_way(Limits::default(), bytes),
+        Outcome::of(&frames, Ok(0))
+    );
 }
 
 #[test]
 fn a_push_inside_a_reply_comes_out_first_and_counts_as_no_element() {
     let push = || Frame::Push(vec![simple("message"), bulk(b"m")]);
     // Redis 7.0 answers EXEC so, when the transaction publishes to its own client.
-    let exec = [push(), Frame::Reply(Value::Array(vec![int(1), simple("PONG")]))];
+    let exec = [
+        push(),
+        Frame::Reply(Value::Array(vec![int(1), simple("PONG")])),
+    ];
     // As the last element, in a map at a value, in a stream, in an attribute, and inside of another push.
     let cases: [(&[u8], &[Frame]); 7] = [
         (b"*2\r\n>2\r\n+message\r\n$1\r\nm\r\n:1\r\n+PONG\r\n", &exec),
         (b"*2\r\n:1\r\n>2\r\n+message\r\n$1\r\nm\r\n+PONG\r\n", &exec),
         (
             b"%1\r\n+k\r\n>2\r\n+message\r\n$1\r\nm\r\n:1\r\n",
-            &[push(), Frame::Reply(Value::Map(vec![(simple("k"), int(1))]))],
+            &[
+                push(),
+                Frame::Reply(Value::Map(vec![(simple("k"), int(1))])),
+            ],
         ),
         (
             b"*?\r\n$1\r\nx\r\n>2\r\n+message\r\n$1\r\nm\r\n.\r\n",
             &[push(), Frame::Reply(Value::Array(vec![bulk(b"x")]))],
         ),
-        (b"|1\r\n+k\r\n>2\r\n+message\r\n$1\r\nm\r\n:1\r\n:2\r\n", &[push(), Frame::Reply(int(2))]),
-        (b">2\r\n>2\r\n+message\r\n$1\r\nm\r\n+a\r\n+b\r\n", &[push(), Frame::Push(vec![simple("a"), simple("b")])]),
+        (
+            b"|1\r\n+k\r\n>2\r\n+message\r\n$1\r\nm\r\n:1\r\n:2\r\n",
+            &[push(), Frame::Reply(int(2))],
+        ),
+        (
+            b">2\r\n>2\r\n+message\r\n$1\r\nm\r\n+a\r\n+b\r\n",
+            &[push(), Frame::Push(vec![simple("a"), simple("b")])],
+        ),
         (
             b"*1\r\n*1\r\n>2\r\n+message\r\n$1\r\nm\r\n>2\r\n+message\r\n$1\r\nm\r\n*0\r\n",
-            &[push(), push(), Frame::Reply(Value::Array(vec![Value::Array(vec![Value::Array(vec![])])]))],
+            &[
+                push(),
+                push(),
+                Frame::Reply(Value::Array(vec![Value::Array(vec![Value::Array(vec![])])])),
+            ],
         ),
     ];
     for (bytes, frames) in cases {
         let outcome = decode_every_way(Limits::default(), bytes);
-        assert_eq!(outcome, Outcome::of(frames, Ok(0)), "{}", bytes.escape_ascii());
+        assert_eq!(
+            outcome,
+            Outcome::of(frames, Ok(0)),
+            "{}",
+            bytes.escape_ascii()
+        );
     }
 }
 
@@ -362,7 +495,16 @@ fn a_handshake_with_modules_decodes() {
     // Valkey 9 and Redis 8 list their modules as maps inside of the reply to HELLO.
     let bytes =
         b"%2\r\n$5\r\nproto\r\n:3\r\n$7\r\nmodules\r\n*1\r\n%2\r\n$4\r\nname\r\n$3\r\nlua\r\n$4\r\nargs\r\n*0\r\n";
-    let module = Value::Map(vec![(bulk(b"name"), bulk(b"lua")), (bulk(b"args"), Value::Array(vec![]))]);
-    let hello = Value::Map(vec![(bulk(b"proto"), int(3)), (bulk(b"modules"), Value::Array(vec![module]))]);
-    assert_eq!(decode_every_way(Limits::default(), bytes), Outcome::of(&[Frame::Reply(hello)], Ok(0)));
+    let module = Value::Map(vec![
+        (bulk(b"name"), bulk(b"lua")),
+        (bulk(b"args"), Value::Array(vec![])),
+    ]);
+    let hello = Value::Map(vec![
+        (bulk(b"proto"), int(3)),
+        (bulk(b"modules"), Value::Array(vec![module])),
+    ]);
+    assert_eq!(
+        decode_every_way(Limits::default(), bytes),
+        Outcome::of(&[Frame::Reply(hello)], Ok(0))
+    );
 }

@@ -22,8 +22,10 @@ fn value() -> impl Strategy<Value = Value> {
         vec(any::<u8>(), 0..100).prop_map(|bytes| Value::Bulk(bytes.into())),
         vec(any::<u8>(), 2000..6000).prop_map(|bytes| Value::Bulk(bytes.into())),
         vec(any::<u8>(), 0..100).prop_map(|bytes| Value::Error(bytes.into())),
-        (any::<[u8; 3]>(), vec(any::<u8>(), 0..100))
-            .prop_map(|(format, text)| Value::Verbatim { format, text: text.into() }),
+        (any::<[u8; 3]>(), vec(any::<u8>(), 0..100)).prop_map(|(format, text)| Value::Verbatim {
+            format,
+            text: text.into()
+        }),
     ];
     leaf.prop_recursive(5, 64, 8, |inner| {
         prop_oneof![
@@ -48,7 +50,16 @@ fn almost_protocol() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn without_line_ends(bytes: &[u8]) -> Vec<u8> {
-    bytes.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }).collect()
+    bytes
+        .iter()
+        .map(|byte| {
+            if matches!(byte, b'\r' | b'\n') {
+                b' '
+            } else {
+                *byte
+            }
+        })
+        .collect()
 }
 
 /// `bytes` cut into pieces of these sizes, over and over.
@@ -124,14 +135,20 @@ fn integers_of_every_length_are_written_as_they_are_read() {
         for n in [n - 1, n, n + 1, -n, 1 - n] {
             let mut bytes = Vec::new();
             encode::int(&mut bytes, n);
-            assert_eq!(String::from_utf8_lossy(&bytes), format!("${}\r\n{n}\r\n", n.to_string().len()));
+            assert_eq!(
+                String::from_utf8_lossy(&bytes),
+                format!("${}\r\n{n}\r\n", n.to_string().len())
+            );
         }
         n = next;
     }
     for n in [i64::MIN, i64::MAX] {
         let mut bytes = Vec::new();
         encode::int(&mut bytes, n);
-        assert_eq!(String::from_utf8_lossy(&bytes), format!("${}\r\n{n}\r\n", n.to_string().len()));
+        assert_eq!(
+            String::from_utf8_lossy(&bytes),
+            format!("${}\r\n{n}\r\n", n.to_string().len())
+        );
     }
 }
 

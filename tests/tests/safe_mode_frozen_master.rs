@@ -31,18 +31,29 @@ async fn all_replicas_expose_a_frozen_master_in_a_cluster() {
 #[tokio::test]
 async fn all_replicas_expose_a_frozen_master_behind_sentinels() {
     // On a busy machine a server that was just promoted is soon taken for dead, too.
-    let sentinels = Sentinels::builder().down_after(Duration::from_secs(1)).start().await;
+    let sentinels = Sentinels::builder()
+        .down_after(Duration::from_secs(1))
+        .start()
+        .await;
     all_replicas_expose_a_frozen_master(Shard::Sentinels(sentinels)).await;
 }
 
 async fn all_replicas_expose_a_frozen_master(shard: Shard) {
-    let rounds = if std::env::var_os("LEASEHOLD_LONG").is_some() { 50 } else { 5 };
-    shard.settle(shard.master().await.expect("there is one")).await;
+    let rounds = if std::env::var_os("LEASEHOLD_LONG").is_some() {
+        50
+    } else {
+        5
+    };
+    shard
+        .settle(shard.master().await.expect("there is one"))
+        .await;
     let mut both = 0;
     for number in 0..rounds {
         both += usize::from(round(&shard, number).await);
     }
-    println!("{both} of {rounds} times the master that woke up granted what its successor had granted");
+    println!(
+        "{both} of {rounds} times the master that woke up granted what its successor had granted"
+    );
     assert!(both > 0, "no master woke up in time for what this is about");
 }
 
@@ -53,18 +64,29 @@ async fn round(shard: &Shard, number: usize) -> bool {
     let others: Vec<usize> = (0..3).filter(|node| *node != master).collect();
 
     // Everybody is connected before it happens. A first safe lock leaves its connection behind for the next one.
-    let safe = Locks::builder(shard.url()).replicated(Replicas::All).command_timeout(COMMAND_TIMEOUT);
+    let safe = Locks::builder(shard.url())
+        .replicated(Replicas::All)
+        .command_timeout(COMMAND_TIMEOUT);
     let safe = safe.connect().await.unwrap();
-    until("a safe lock", async || match safe.mutex(format!("warm{number}")).try_lock().await {
-        Ok(Some(warm)) => {
-            assert_eq!(warm.acknowledged(), 2);
-            warm.release().await.map(drop).map_err(|error| error.to_string())
+    until("a safe lock", async || {
+        match safe.mutex(format!("warm{number}")).try_lock().await {
+            Ok(Some(warm)) => {
+                assert_eq!(warm.acknowledged(), 2);
+                warm.release()
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string())
+            }
+            other => Err(format!("{other:?}")),
         }
-        other => Err(format!("{other:?}")),
     })
     .await;
     // The fast client knows this one server only: one that knows more would ask the successor when it hears nothing.
-    let fast = Locks::builder(shard.node(master).url()).command_timeout(COMMAND_TIMEOUT).connect().await.unwrap();
+    let fast = Locks::builder(shard.node(master).url())
+        .command_timeout(COMMAND_TIMEOUT)
+        .connect()
+        .await
+        .unwrap();
     let mut successors = Vec::new();
     for node in &others {
         successors.push(Locks::connect(shard.node(*node).url()).await.unwrap());
@@ -87,13 +109,19 @@ async fn round(shard: &Shard, number: usize) -> bool {
     shard.node(master).resume();
 
     let safe_outcome = within("the safe one's answer", safe_try).await.unwrap();
-    let (is_held, holder) = (safe_holder.is_held(), successor.mutex(&safe_name).holder().await);
+    let (is_held, holder) = (
+        safe_holder.is_held(),
+        successor.mutex(&safe_name).holder().await,
+    );
     if history.is_none() || shard.history(promoted).await != history {
         // A sentinel that has not heard of the promotion and finds the old master well takes it back, and with it all that
         // was granted by the new one alone.
         println!("round {number}: the promotion was taken back");
         let _ = fast_try.await;
-        let named = until("there is one master", async || shard.master().await.ok_or_else(|| "none".into())).await;
+        let named = until("there is one master", async || {
+            shard.master().await.ok_or_else(|| "none".into())
+        })
+        .await;
         shard.settle(named).await;
         return false;
     }
@@ -102,19 +130,32 @@ async fn round(shard: &Shard, number: usize) -> bool {
         Ok(None) => {}
         Ok(Some(guard)) => panic!("round {number}: two holders, {guard:?} and {safe_holder:?}"),
         Err(error) => assert!(
-            matches!(error.kind(), ErrorKind::NotReplicated | ErrorKind::Unknown | ErrorKind::Unavailable),
+            matches!(
+                error.kind(),
+                ErrorKind::NotReplicated | ErrorKind::Unknown | ErrorKind::Unavailable
+            ),
             "{error}"
         ),
     }
     assert!(is_held);
-    assert_eq!(holder.unwrap().expect("it is held").client(), successor.client_id());
+    assert_eq!(
+        holder.unwrap().expect("it is held").client(),
+        successor.client_id()
+    );
 
     // Nothing keeps the fast one from a lock that is held. The token tells which of the two grants was the later one, so
     // that the storage can refuse the other.
-    let fast_guard = within("the fast one's answer", fast_try).await.unwrap().ok().flatten();
+    let fast_guard = within("the fast one's answer", fast_try)
+        .await
+        .unwrap()
+        .ok()
+        .flatten();
     if let Some(guard) = &fast_guard {
         assert_eq!(guard.acknowledged(), 0);
-        assert!(guard.token() > fast_holder.token(), "round {number}: {guard:?} came after {fast_holder:?}");
+        assert!(
+            guard.token() > fast_holder.token(),
+            "round {number}: {guard:?} came after {fast_holder:?}"
+        );
     }
     let fast_granted = fast_guard.is_some();
     drop((fast_guard, safe_holder, fast_holder));
@@ -124,9 +165,11 @@ async fn round(shard: &Shard, number: usize) -> bool {
 
 /// A lock from a server that has just been promoted, if only a moment ago.
 async fn lock_at(locks: &Locks, name: &str) -> Guard {
-    until("the successor grants it", async || match locks.mutex(name).try_lock().await {
-        Ok(Some(guard)) => Ok(guard),
-        other => Err(format!("{other:?}")),
+    until("the successor grants it", async || {
+        match locks.mutex(name).try_lock().await {
+            Ok(Some(guard)) => Ok(guard),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await
 }
@@ -155,9 +198,21 @@ impl Shard {
 
     /// What a master calls the history of its data, of which it begins a new one when it is promoted.
     async fn history(&self, node: usize) -> Option<String> {
-        let info = self.node(node).raw().await.cmd(&["INFO", "replication"]).await;
-        let line = |name| info.str().lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-        line("role:").filter(|role| role == "master").and_then(|_| line("master_replid:"))
+        let info = self
+            .node(node)
+            .raw()
+            .await
+            .cmd(&["INFO", "replication"])
+            .await;
+        let line = |name| {
+            info.str()
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::to_owned)
+        };
+        line("role:")
+            .filter(|role| role == "master")
+            .and_then(|_| line("master_replid:"))
     }
 
     /// Returns at the moment of the promotion: others may still follow the old master.
@@ -188,14 +243,28 @@ impl Shard {
                 cluster.wait_until_ok().await;
                 // A node does not show clients a replica before it has heard that it has data. Whoever connects until
                 // then does not know how many there should be.
-                assert!(cluster.raw(master).await.cmd(&["SET", "any", "1", "PX", "60000"]).await.is_ok());
+                assert!(
+                    cluster
+                        .raw(master)
+                        .await
+                        .cmd(&["SET", "any", "1", "PX", "60000"])
+                        .await
+                        .is_ok()
+                );
                 for node in 0..cluster.len() {
                     let mut raw = cluster.raw(node).await;
                     until("the node shows both replicas", async || {
                         let slots = raw.cmd(&["CLUSTER", "SLOTS"]).await;
-                        let [_first, _last, shown, replicas @ ..] = slots.array()[0].array() else { unreachable!() };
-                        let right = shown.array()[1].int() == i64::from(cluster.addr(master).port());
-                        if right && replicas.len() == 2 { Ok(()) } else { Err(format!("{slots:?}")) }
+                        let [_first, _last, shown, replicas @ ..] = slots.array()[0].array() else {
+                            unreachable!()
+                        };
+                        let right =
+                            shown.array()[1].int() == i64::from(cluster.addr(master).port());
+                        if right && replicas.len() == 2 {
+                            Ok(())
+                        } else {
+                            Err(format!("{slots:?}"))
+                        }
                     })
                     .await;
                 }
@@ -203,9 +272,11 @@ impl Shard {
             Self::Sentinels(sentinels) => {
                 sentinels.servers().wait_until_linked(2).await;
                 sentinels.wait_until_ready().await;
-                until("the sentinels agree", async || match sentinels.master().await {
-                    Some(named) if named == master => Ok(()),
-                    named => Err(format!("they name {named:?}")),
+                until("the sentinels agree", async || {
+                    match sentinels.master().await {
+                        Some(named) if named == master => Ok(()),
+                        named => Err(format!("they name {named:?}")),
+                    }
                 })
                 .await;
             }

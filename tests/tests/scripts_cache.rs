@@ -12,7 +12,9 @@ use leasehold_testkit::{Proxy, Raw, Server};
 const BOUND: Duration = Duration::from_secs(20);
 
 async fn client(url: &str) -> Client {
-    Client::connect(Endpoint::parse(url).unwrap()).await.unwrap()
+    Client::connect(Endpoint::parse(url).unwrap())
+        .await
+        .unwrap()
 }
 
 fn soon() -> Instant {
@@ -23,14 +25,20 @@ fn soon() -> Instant {
 async fn calls(raw: &mut Raw) -> (u64, u64) {
     let stats = raw.cmd(&["INFO", "commandstats"]).await;
     let of = |name: &str| {
-        let line = stats.str().lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
+        let line = stats
+            .str()
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
         line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
     };
     (of("evalsha"), of("eval"))
 }
 
 async fn eval(client: &Client, script: &Script, arg: &str) -> String {
-    let done = client.eval(&script.call(&[b"k"], &[arg.as_bytes()]), soon()).await.unwrap();
+    let done = client
+        .eval(&script.call(&[b"k"], &[arg.as_bytes()]), soon())
+        .await
+        .unwrap();
     assert!(!done.repeated);
     done.value.as_str().unwrap().to_owned()
 }
@@ -42,14 +50,22 @@ async fn an_unknown_script_costs_one_round_trip_a_known_one_too_and_a_forgotten_
     let client = client(&server.url()).await;
     let script = Script::new("return ARGV[1] .. '!'");
     assert_eq!(eval(&client, &script, "a").await, "a!");
-    assert_eq!(calls(&mut raw).await, (0, 1), "not known to be known: the source goes along");
+    assert_eq!(
+        calls(&mut raw).await,
+        (0, 1),
+        "not known to be known: the source goes along"
+    );
     for _ in 0..10 {
         assert_eq!(eval(&client, &script, "b").await, "b!");
     }
     assert_eq!(calls(&mut raw).await, (10, 1));
     raw.cmd(&["SCRIPT", "FLUSH"]).await;
     assert_eq!(eval(&client, &script, "c").await, "c!");
-    assert_eq!(calls(&mut raw).await, (11, 2), "NOSCRIPT, and then the source");
+    assert_eq!(
+        calls(&mut raw).await,
+        (11, 2),
+        "NOSCRIPT, and then the source"
+    );
     assert_eq!(eval(&client, &script, "d").await, "d!");
     assert_eq!(calls(&mut raw).await, (12, 2));
 }
@@ -85,7 +101,10 @@ async fn script_flush_at_any_moment_changes_nothing_for_the_caller() {
         })
         .collect();
     for task in tasks {
-        tokio::time::timeout(BOUND, task).await.expect("no call hangs").unwrap();
+        tokio::time::timeout(BOUND, task)
+            .await
+            .expect("no call hangs")
+            .unwrap();
     }
     over.store(true, Relaxed);
     assert!(flushing.await.unwrap() > 10);
@@ -104,7 +123,10 @@ async fn a_script_that_itself_says_noscript_is_tried_with_its_source_once() {
     assert_eq!(eval(&client, &script, "work").await, "fine");
     let before = calls(&mut raw).await;
     let outcome = client.eval(&script.call(&[b"k"], &[b"fail"]), soon()).await;
-    assert_eq!(*outcome.unwrap_err().as_server().unwrap().kind(), ServerErrorKind::NoScript);
+    assert_eq!(
+        *outcome.unwrap_err().as_server().unwrap().kind(),
+        ServerErrorKind::NoScript
+    );
     let after = calls(&mut raw).await;
     assert_eq!((after.0 - before.0, after.1 - before.1), (1, 1));
     assert_eq!(eval(&client, &script, "work").await, "fine");
@@ -118,7 +140,10 @@ async fn a_busy_server_is_asked_again_until_it_is_not() {
     let script = Script::new("redis.call('INCR', KEYS[1]) return ARGV[1]");
     eval(&client, &script, "known").await;
     let mut blocker = server.raw().await;
-    blocker.send(&["EVAL", "while true do end", "0"]).await.unwrap();
+    blocker
+        .send(&["EVAL", "while true do end", "0"])
+        .await
+        .unwrap();
     until_busy(&mut raw).await;
     let killing = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(400)).await;
@@ -127,9 +152,16 @@ async fn a_busy_server_is_asked_again_until_it_is_not() {
     });
     let began = Instant::now();
     assert_eq!(eval(&client, &script, "after").await, "after");
-    assert!(began.elapsed() >= Duration::from_millis(300), "it was busy until then");
+    assert!(
+        began.elapsed() >= Duration::from_millis(300),
+        "it was busy until then"
+    );
     let mut raw = killing.await.unwrap();
-    assert_eq!(raw.cmd(&["GET", "k"]).await.int(), 2, "run once for each call");
+    assert_eq!(
+        raw.cmd(&["GET", "k"]).await.int(),
+        2,
+        "run once for each call"
+    );
 }
 
 #[tokio::test]
@@ -139,11 +171,17 @@ async fn a_server_that_stays_busy_is_an_error_at_the_deadline() {
     let client = client(&server.url()).await;
     let script = Script::new("return ARGV[1]");
     let mut blocker = server.raw().await;
-    blocker.send(&["EVAL", "while true do end", "0"]).await.unwrap();
+    blocker
+        .send(&["EVAL", "while true do end", "0"])
+        .await
+        .unwrap();
     until_busy(&mut raw).await;
     let began = Instant::now();
     let deadline = began + Duration::from_millis(500);
-    let error = client.eval(&script.call(&[b"k"], &[b"x"]), deadline).await.unwrap_err();
+    let error = client
+        .eval(&script.call(&[b"k"], &[b"x"]), deadline)
+        .await
+        .unwrap_err();
     assert_eq!(*error.as_server().unwrap().kind(), ServerErrorKind::Busy);
     assert!(!error.may_have_executed() && error.is_transient());
     assert!(began.elapsed() < BOUND);
@@ -152,7 +190,12 @@ async fn a_server_that_stays_busy_is_an_error_at_the_deadline() {
 
 async fn until_busy(raw: &mut Raw) {
     let began = Instant::now();
-    while !raw.cmd(&["PING"]).await.error().is_some_and(|line| line.starts_with("BUSY")) {
+    while !raw
+        .cmd(&["PING"])
+        .await
+        .error()
+        .is_some_and(|line| line.starts_with("BUSY"))
+    {
         assert!(began.elapsed() < BOUND);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -165,11 +208,17 @@ async fn a_restarted_server_has_forgotten_every_script_and_the_call_goes_through
     let script = Script::new("redis.call('SET', KEYS[1], ARGV[1]) return ARGV[1]");
     for round in 0..3 {
         let arg = round.to_string();
-        let done = client.eval(&script.call(&[b"k"], &[arg.as_bytes()]), soon()).await.unwrap();
+        let done = client
+            .eval(&script.call(&[b"k"], &[arg.as_bytes()]), soon())
+            .await
+            .unwrap();
         assert_eq!(done.value.as_str(), Some(arg.as_str()));
         server.restart().await;
     }
-    client.eval(&script.call(&[b"k"], &[b"last"]), soon()).await.unwrap();
+    client
+        .eval(&script.call(&[b"k"], &[b"last"]), soon())
+        .await
+        .unwrap();
     assert_eq!(server.raw().await.cmd(&["GET", "k"]).await.str(), "last");
 }
 
@@ -189,7 +238,11 @@ async fn after_a_reconnect_the_source_goes_along_again() {
         assert!(began.elapsed() < BOUND);
     }
     eval(&client, &script, "c").await;
-    assert_eq!(calls(&mut raw).await, (1, 2), "one round trip, whatever the server remembers");
+    assert_eq!(
+        calls(&mut raw).await,
+        (1, 2),
+        "one round trip, whatever the server remembers"
+    );
 }
 
 #[tokio::test]
@@ -199,14 +252,23 @@ async fn a_lost_reply_is_made_good_and_the_caller_is_told_that_it_may_have_run_t
     let client = client(&proxy.url()).await;
     let script = Script::new("redis.call('INCR', KEYS[1]) return ARGV[1]");
     eval(&client, &script, "known").await;
-    proxy.to_client(leasehold_testkit::Fault::LoseReply { nth: 1, how: leasehold_testkit::Cut::Rst });
+    proxy.to_client(leasehold_testkit::Fault::LoseReply {
+        nth: 1,
+        how: leasehold_testkit::Cut::Rst,
+    });
     let before = Instant::now();
-    let done = client.eval(&script.call(&[b"k"], &[b"x"]), soon()).await.unwrap();
+    let done = client
+        .eval(&script.call(&[b"k"], &[b"x"]), soon())
+        .await
+        .unwrap();
     assert!(done.repeated);
     assert!(done.sent >= before && done.sent_wall <= std::time::SystemTime::now());
     assert_eq!(server.raw().await.cmd(&["GET", "k"]).await.int(), 3);
     // And when there is no second answer either, it is unknown, even if the last attempt was not even sent.
-    proxy.to_client(leasehold_testkit::Fault::LoseReply { nth: 1, how: leasehold_testkit::Cut::Rst });
+    proxy.to_client(leasehold_testkit::Fault::LoseReply {
+        nth: 1,
+        how: leasehold_testkit::Cut::Rst,
+    });
     let refusing = async {
         while server.raw().await.cmd(&["GET", "k"]).await.int() < 4 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -5,7 +5,10 @@ use leasehold_cluster::topology::NodeAddress;
 use leasehold_resp::Value;
 
 fn address(host: &str, port: u16) -> NodeAddress {
-    NodeAddress { host: host.into(), port }
+    NodeAddress {
+        host: host.into(),
+        port,
+    }
 }
 
 fn text(text: &str) -> Value {
@@ -22,7 +25,10 @@ fn place(host: &str, port: &str) -> Value {
 
 #[test]
 fn a_sentinel_names_somebody_who_can_be_connected_to_or_nobody() {
-    assert_eq!(named_master(&place("localhost", "7000")), Some(address("localhost", 7000)));
+    assert_eq!(
+        named_master(&place("localhost", "7000")),
+        Some(address("localhost", 7000))
+    );
     assert_eq!(named_master(&place("::1", "1")), Some(address("::1", 1)));
     for nobody in [
         Value::Null,
@@ -46,17 +52,37 @@ fn a_master_has_as_many_replicas_as_it_names_and_whoever_is_none_has_no_shard() 
     let me = address("me", 1);
     let two = array([place("a", "1"), array([text("b"), text("2"), text("77")])]);
     let shard = master_shard(&role("master", two), &me).unwrap();
-    assert_eq!((shard.master, shard.replicas), (me.clone(), vec![address("a", 1), address("b", 2)]));
-    assert_eq!(master_shard(&role("master", array([])), &me).unwrap().replicas, []);
+    assert_eq!(
+        (shard.master, shard.replicas),
+        (me.clone(), vec![address("a", 1), address("b", 2)])
+    );
+    assert_eq!(
+        master_shard(&role("master", array([])), &me)
+            .unwrap()
+            .replicas,
+        []
+    );
     // A tool that follows as a replica does need not listen anywhere, and is one that must confirm.
-    assert_eq!(master_shard(&role("master", array([place("a", "0")])), &me).unwrap().replicas.len(), 1);
+    assert_eq!(
+        master_shard(&role("master", array([place("a", "0")])), &me)
+            .unwrap()
+            .replicas
+            .len(),
+        1
+    );
     for none in [
         role("slave", array([])),
         role("master", Value::Null),
         role("master", array([place("a", "1"), place("", "2")])),
         role("master", array([place("a", "1"), Value::Null])),
         array([text("sentinel"), array([text("mymaster")])]),
-        array([text("slave"), text("a"), Value::Integer(1), text("connected"), Value::Integer(5)]),
+        array([
+            text("slave"),
+            text("a"),
+            Value::Integer(1),
+            text("connected"),
+            Value::Integer(5),
+        ]),
         array([text("master")]),
         Value::Null,
     ] {

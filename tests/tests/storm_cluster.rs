@@ -20,14 +20,20 @@ use tokio::time::sleep;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_cluster_forgets_nothing_stale_gets_through() {
     // Servers that get too little of a busy machine must not replace each other unasked: that would have no excuse.
-    let cluster = Cluster::builder().node_timeout(Duration::from_secs(2)).start().await;
+    let cluster = Cluster::builder()
+        .node_timeout(Duration::from_secs(2))
+        .start()
+        .await;
     storm("storm-cluster", cluster, Mode::Fast).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_forgets_nothing_that_its_replicas_confirmed() {
     // Shorter than a lease: whoever takes over finds holds that are believed in.
-    let cluster = Cluster::builder().node_timeout(Duration::from_secs(1)).start().await;
+    let cluster = Cluster::builder()
+        .node_timeout(Duration::from_secs(1))
+        .start()
+        .await;
     storm("storm-cluster", cluster, Mode::Safe).await;
 }
 
@@ -43,8 +49,13 @@ enum Kind {
 impl Stage for Cluster {
     type Kind = Kind;
 
-    const ALL: &'static [Kind] =
-        &[Kind::KillMaster, Kind::FreezeMaster, Kind::Takeover, Kind::Graceful, Kind::MoveSlot];
+    const ALL: &'static [Kind] = &[
+        Kind::KillMaster,
+        Kind::FreezeMaster,
+        Kind::Takeover,
+        Kind::Graceful,
+        Kind::MoveSlot,
+    ];
 
     /// A handover in agreement and a slot that moves lose nothing; without agreement the last writes may be lost.
     fn forgets(kind: Kind) -> bool {
@@ -91,9 +102,14 @@ impl Stage for Cluster {
                 self.thaw(master);
             }
             Kind::Takeover | Kind::Graceful => {
-                let how = if kind == Kind::Graceful { Failover::Graceful } else { Failover::Takeover };
+                let how = if kind == Kind::Graceful {
+                    Failover::Graceful
+                } else {
+                    Failover::Takeover
+                };
                 let replicas = self.replicas_of(master).await;
-                self.failover(*replicas.first().expect("every master has a replica"), how).await;
+                self.failover(*replicas.first().expect("every master has a replica"), how)
+                    .await;
             }
             Kind::MoveSlot => there_and_back(self, key, chance).await,
         }
@@ -120,7 +136,10 @@ async fn promotion(cluster: &Cluster, replicas: &[usize]) {
 /// Moves the slot of a lock to another master while it is fought over, and back.
 async fn there_and_back(cluster: &Cluster, key: &str, chance: &mut Chance) {
     let slot = cluster.slot_of(key).await;
-    let home = cluster.master_of_slot(slot).await.expect("somebody serves the slot");
+    let home = cluster
+        .master_of_slot(slot)
+        .await
+        .expect("somebody serves the slot");
     let mut away = home;
     for index in 0..cluster.len() {
         if index != home && cluster.is_master(index).await {

@@ -33,7 +33,10 @@ async fn a_failover_forgets_nothing_that_all_replicas_confirmed() {
 
 /// Servers that get too little of a busy machine must not be replaced unasked.
 async fn sentinels() -> Sentinels {
-    Sentinels::builder().down_after(Duration::from_secs(1)).start().await
+    Sentinels::builder()
+        .down_after(Duration::from_secs(1))
+        .start()
+        .await
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,8 +52,13 @@ enum Kind {
 impl Stage for Sentinels {
     type Kind = Kind;
 
-    const ALL: &'static [Kind] =
-        &[Kind::KillMaster, Kind::FreezeMaster, Kind::Handover, Kind::KillSentinel, Kind::FreezeSentinel];
+    const ALL: &'static [Kind] = &[
+        Kind::KillMaster,
+        Kind::FreezeMaster,
+        Kind::Handover,
+        Kind::KillSentinel,
+        Kind::FreezeSentinel,
+    ];
 
     /// Sentinels that are told to hand over do not ask the master: they promote a replica, and then tell the rest.
     fn forgets(kind: Kind) -> bool {
@@ -66,11 +74,16 @@ impl Stage for Sentinels {
     }
 
     fn nodes(&self) -> Vec<&Server> {
-        (0..self.servers().len()).map(|index| self.node(index)).collect()
+        (0..self.servers().len())
+            .map(|index| self.node(index))
+            .collect()
     }
 
     fn processes(&self) -> Vec<&Server> {
-        self.nodes().into_iter().chain((0..3).map(|index| self.sentinel(index))).collect()
+        self.nodes()
+            .into_iter()
+            .chain((0..3).map(|index| self.sentinel(index)))
+            .collect()
     }
 
     async fn master_of(&self, _: &str) -> usize {
@@ -110,7 +123,9 @@ impl Stage for Sentinels {
     }
 
     async fn is_whole(&self) {
-        self.servers().wait_until_linked(self.servers().len() - 1).await;
+        self.servers()
+            .wait_until_linked(self.servers().len() - 1)
+            .await;
         self.wait_until_ready().await;
     }
 }
@@ -119,7 +134,8 @@ impl Stage for Sentinels {
 async fn promotion(sentinels: &Sentinels, master: usize) {
     until("a replica is promoted", async || {
         for index in 0..sentinels.servers().len() {
-            if index != master && sentinels.servers().role(index).await.as_deref() == Some("master") {
+            if index != master && sentinels.servers().role(index).await.as_deref() == Some("master")
+            {
                 return Ok(());
             }
         }

@@ -26,7 +26,12 @@ async fn a_lock_has_one_holder_at_a_time_whatever_happens() {
     let _evidence = storm.fleet.keep_evidence([storm.server.dir()]);
     let locks: Vec<String> = LOCKS.map(String::from).into();
     let observer = storm.fleet.recorder.client("observer");
-    let observer = Observer::start(storm.server.addr(), locks, observer, Duration::from_millis(5));
+    let observer = Observer::start(
+        storm.server.addr(),
+        locks,
+        observer,
+        Duration::from_millis(5),
+    );
     storm.fleet.progresses().await;
     let faults = storm.rage(time).await;
     let over = history::now();
@@ -49,21 +54,46 @@ async fn a_lock_has_one_holder_at_a_time_whatever_happens() {
 fn it_was_a_storm(verdict: &Verdict, faults: &Deck<Kind>, time: Duration, evidence: &str) {
     let seconds = time.as_secs() as usize;
     let report = &verdict.report;
-    assert!(faults.is_through(), "{evidence}: a kind of fault never came up: {:?}", faults.played());
-    assert!(faults.played().values().sum::<usize>() >= seconds / 2, "{evidence}: few faults: {:?}", faults.played());
-    assert!(report.handoffs >= 5 * seconds, "{evidence}: few hand-offs: {report}");
-    assert!(report.uses.0 >= 5 * seconds, "{evidence}: little work: {report}");
-    assert!(report.losses > 0, "{evidence}: nobody was told of a loss: {report}");
-    assert!(verdict.refused > 0, "{evidence}: no stale write came to be refused");
-    assert!(verdict.grants.values().all(|grants| *grants >= seconds), "{evidence}: a lock without work\n{verdict}");
+    assert!(
+        faults.is_through(),
+        "{evidence}: a kind of fault never came up: {:?}",
+        faults.played()
+    );
+    assert!(
+        faults.played().values().sum::<usize>() >= seconds / 2,
+        "{evidence}: few faults: {:?}",
+        faults.played()
+    );
+    assert!(
+        report.handoffs >= 5 * seconds,
+        "{evidence}: few hand-offs: {report}"
+    );
+    assert!(
+        report.uses.0 >= 5 * seconds,
+        "{evidence}: little work: {report}"
+    );
+    assert!(
+        report.losses > 0,
+        "{evidence}: nobody was told of a loss: {report}"
+    );
+    assert!(
+        verdict.refused > 0,
+        "{evidence}: no stale write came to be refused"
+    );
+    assert!(
+        verdict.grants.values().all(|grants| *grants >= seconds),
+        "{evidence}: a lock without work\n{verdict}"
+    );
 }
 
 /// The sockets of the workers end behind the proxies', a moment after them.
 async fn nobody_listens(storm: &Storm) {
     let mut raw = storm.server.raw().await;
-    until("nobody listens", async || match raw.cmd(&["PUBSUB", "CHANNELS"]).await.array() {
-        [] => Ok(()),
-        channels => Err(format!("{channels:?}")),
+    until("nobody listens", async || {
+        match raw.cmd(&["PUBSUB", "CHANNELS"]).await.array() {
+            [] => Ok(()),
+            channels => Err(format!("{channels:?}")),
+        }
     })
     .await;
 }

@@ -13,11 +13,15 @@ use leasehold_testkit::{Accept, Fault, Proxy, Raw, Server};
 const BOUND: Duration = Duration::from_secs(20);
 
 async fn client(url: &str) -> Client {
-    Client::connect(Endpoint::parse(url).unwrap()).await.unwrap()
+    Client::connect(Endpoint::parse(url).unwrap())
+        .await
+        .unwrap()
 }
 
 async fn next(subscription: &mut Subscription) -> Event {
-    tokio::time::timeout(BOUND, subscription.next()).await.expect("an event")
+    tokio::time::timeout(BOUND, subscription.next())
+        .await
+        .expect("an event")
 }
 
 async fn subscribed(subscription: &mut Subscription) {
@@ -59,10 +63,16 @@ async fn a_subscription_is_confirmed_hears_and_ends_with_its_handle() {
     raw.cmd(&["PUBLISH", "c", "hello"]).await;
     message(&mut subscription, "hello").await;
     // From the same connection as well.
-    client.call(b"", &Command::new("PUBLISH").arg("c").arg("own")).await.unwrap();
+    client
+        .call(b"", &Command::new("PUBLISH").arg("c").arg("own"))
+        .await
+        .unwrap();
     message(&mut subscription, "own").await;
     drop(subscription);
-    until("nobody listens", async || listeners(&mut raw, "c").await == 0).await;
+    until("nobody listens", async || {
+        listeners(&mut raw, "c").await == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -70,7 +80,9 @@ async fn after_each_kill_it_is_confirmed_again_and_hears_again() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
     let client = client(&server.url()).await;
-    let mut subscriptions: Vec<_> = ["a", "b", "c"].map(|name| client.subscribe(name.as_bytes())).into();
+    let mut subscriptions: Vec<_> = ["a", "b", "c"]
+        .map(|name| client.subscribe(name.as_bytes()))
+        .into();
     for subscription in &mut subscriptions {
         subscribed(subscription).await;
     }
@@ -107,7 +119,10 @@ async fn two_on_one_channel_are_one_at_the_server_and_both_hear() {
     raw.cmd(&["PUBLISH", "c", "left"]).await;
     message(&mut three, "left").await;
     drop(three);
-    until("nobody listens", async || listeners(&mut raw, "c").await == 0).await;
+    until("nobody listens", async || {
+        listeners(&mut raw, "c").await == 0
+    })
+    .await;
 }
 
 /// It used to deadlock: the refusal came back while the list of subscriptions was locked.
@@ -123,7 +138,8 @@ async fn subscribing_and_unsubscribing_while_the_server_is_away_is_made_good_lat
     proxy.accept(Accept::Refuse);
     proxy.reset_all();
     until("it is down", async || {
-        client.call(b"", &Command::new("PING")).await.is_err() || listeners(&mut raw, "kept").await == 0
+        client.call(b"", &Command::new("PING")).await.is_err()
+            || listeners(&mut raw, "kept").await == 0
     })
     .await;
     let working = tokio::task::spawn_blocking({
@@ -135,7 +151,10 @@ async fn subscribing_and_unsubscribing_while_the_server_is_away_is_made_good_lat
             new
         }
     });
-    let mut new = tokio::time::timeout(BOUND, working).await.expect("no deadlock").unwrap();
+    let mut new = tokio::time::timeout(BOUND, working)
+        .await
+        .expect("no deadlock")
+        .unwrap();
     proxy.accept(Accept::Forward);
     subscribed(&mut kept).await;
     subscribed(&mut new).await;
@@ -150,13 +169,22 @@ async fn subscribing_and_unsubscribing_while_the_server_is_away_is_made_good_lat
 
 #[tokio::test]
 async fn a_channel_that_the_user_may_not_hear_is_refused_and_takes_no_other_with_it() {
-    let server = Server::builder().config("user app on >secret ~* +@all resetchannels &open:*").start().await;
+    let server = Server::builder()
+        .config("user app on >secret ~* +@all resetchannels &open:*")
+        .start()
+        .await;
     let mut raw = server.raw().await;
     let client = client(&format!("redis://app:secret@{}", server.addr())).await;
-    let mut open: Vec<_> = (0..5).map(|n| client.subscribe(format!("open:{n}").as_bytes())).collect();
+    let mut open: Vec<_> = (0..5)
+        .map(|n| client.subscribe(format!("open:{n}").as_bytes()))
+        .collect();
     let mut closed = client.subscribe(b"closed");
     let refused = |event| match event {
-        Event::Refused(error) => assert_eq!(*error.as_server().unwrap().kind(), ServerErrorKind::NoPerm, "{error}"),
+        Event::Refused(error) => assert_eq!(
+            *error.as_server().unwrap().kind(),
+            ServerErrorKind::NoPerm,
+            "{error}"
+        ),
         other => panic!("{other:?}"),
     };
     refused(next(&mut closed).await);
@@ -176,7 +204,10 @@ async fn a_channel_that_the_user_may_not_hear_is_refused_and_takes_no_other_with
     // It is confirmed after all, on a connection that may.
     raw.cmd(&["ACL", "SETUSER", "app", "&closed"]).await;
     raw.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-    until("it is confirmed", async || matches!(next(&mut closed).await, Event::Subscribed)).await;
+    until("it is confirmed", async || {
+        matches!(next(&mut closed).await, Event::Subscribed)
+    })
+    .await;
 }
 
 /// lettuce 2940 and 3213, go-redis 3806: what was being subscribed when the socket went is forgotten.
@@ -187,7 +218,10 @@ async fn cut_at_any_byte_of_subscribing_and_unsubscribing_the_wish_is_what_holds
     let proxy = Proxy::start(server.addr());
     let client = client(&proxy.url()).await;
     for (n, to_server) in (0..45_u64).flat_map(|n| [(n, true), (n, false)]) {
-        let fault = Fault::Cut { after: n, how: leasehold_testkit::Cut::Rst };
+        let fault = Fault::Cut {
+            after: n,
+            how: leasehold_testkit::Cut::Rst,
+        };
         if to_server {
             proxy.to_server(fault)
         } else {
@@ -196,16 +230,25 @@ async fn cut_at_any_byte_of_subscribing_and_unsubscribing_the_wish_is_what_holds
         let name = format!("wanted:{n}:{to_server}");
         let mut wanted = client.subscribe(name.as_bytes());
         subscribed(&mut wanted).await;
-        until("it is heard", async || listeners(&mut raw, &name).await == 1).await;
+        until("it is heard", async || {
+            listeners(&mut raw, &name).await == 1
+        })
+        .await;
         proxy.heal();
-        let fault = Fault::Cut { after: n, how: leasehold_testkit::Cut::Rst };
+        let fault = Fault::Cut {
+            after: n,
+            how: leasehold_testkit::Cut::Rst,
+        };
         if to_server {
             proxy.to_server(fault)
         } else {
             proxy.to_client(fault)
         }
         drop(wanted);
-        until("nobody listens", async || listeners(&mut raw, &name).await == 0).await;
+        until("nobody listens", async || {
+            listeners(&mut raw, &name).await == 0
+        })
+        .await;
         proxy.heal();
     }
 }
@@ -226,7 +269,8 @@ async fn a_storm_of_subscriptions_and_messages_keeps_replies_in_order() {
                     let publish = Command::new("PUBLISH").arg(&name).arg("x");
                     let tag = format!("{task}:{n}");
                     let echo = Command::new("ECHO").arg(&tag);
-                    let (heard, reply) = tokio::join!(client.call(b"", &publish), client.call(b"", &echo));
+                    let (heard, reply) =
+                        tokio::join!(client.call(b"", &publish), client.call(b"", &echo));
                     assert!((0..=1).contains(&heard.unwrap().as_int().expect("a number")));
                     assert_eq!(reply.unwrap().as_str(), Some(tag.as_str()));
                     drop(subscription);
@@ -235,11 +279,17 @@ async fn a_storm_of_subscriptions_and_messages_keeps_replies_in_order() {
         })
         .collect();
     for task in tasks {
-        tokio::time::timeout(BOUND, task).await.expect("no request hangs").unwrap();
+        tokio::time::timeout(BOUND, task)
+            .await
+            .expect("no request hangs")
+            .unwrap();
     }
     let mut raw = server.raw().await;
     for name in ["c0", "c1", "c2", "c3", "c4"] {
-        until("nobody listens", async || listeners(&mut raw, name).await == 0).await;
+        until("nobody listens", async || {
+            listeners(&mut raw, name).await == 0
+        })
+        .await;
     }
 }
 
@@ -289,7 +339,10 @@ async fn an_unasked_unsubscribe_is_answered_by_subscribing_again() {
     subscribed(&mut subscription).await;
     let (a, b) = (Command::new("ECHO").arg("a"), Command::new("ECHO").arg("b"));
     let (a, b) = tokio::join!(client.call(b"", &a), client.call(b"", &b));
-    assert_eq!((a.unwrap().as_str(), b.unwrap().as_str()), (Some("a"), Some("b")));
+    assert_eq!(
+        (a.unwrap().as_str(), b.unwrap().as_str()),
+        (Some("a"), Some("b"))
+    );
     subscribed(&mut subscription).await;
     message(&mut subscription, "hi").await;
     assert_eq!(server.accepted(), 1);
@@ -299,29 +352,58 @@ async fn an_unasked_unsubscribe_is_answered_by_subscribing_again() {
 #[tokio::test]
 async fn each_of_the_commands_is_answered_for_one_and_for_three_channels() {
     let server = Server::start().await;
-    let connection = Connection::connect(Endpoint::parse(&server.url()).unwrap()).await.unwrap();
+    let connection = Connection::connect(Endpoint::parse(&server.url()).unwrap())
+        .await
+        .unwrap();
     use Confirmation::{Ssubscribe, Subscribe as Sub, Sunsubscribe, Unsubscribe};
     let sharded = server.knows("SSUBSCRIBE").await;
     for kind in [Sub, Unsubscribe, Ssubscribe, Sunsubscribe, Unsubscribe, Sub] {
         if matches!(kind, Ssubscribe | Sunsubscribe) && !sharded {
             continue;
         }
-        for names in [&["a"][..], &["a", "b", "c"], &["a", "a", "b"], &["never heard of", "a", "never heard of"]] {
-            let channels = names.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
+        for names in [
+            &["a"][..],
+            &["a", "b", "c"],
+            &["a", "a", "b"],
+            &["never heard of", "a", "never heard of"],
+        ] {
+            let channels = names
+                .iter()
+                .map(|name| Bytes::copy_from_slice(name.as_bytes()))
+                .collect();
             let reply = connection.subscribe(&Subscribe { kind, channels });
             let behind = connection.submit(&Command::new("ECHO").arg("behind"));
-            match tokio::time::timeout(BOUND, reply).await.unwrap_or_else(|_| panic!("{kind:?} {names:?}")) {
+            match tokio::time::timeout(BOUND, reply)
+                .await
+                .unwrap_or_else(|_| panic!("{kind:?} {names:?}"))
+            {
                 Ok(_) => {}
                 // Valkey 8.0 says so, once, to those who have no subscription at all.
                 Err(error) => {
                     let kind_of_error = error.as_server().map(|server| server.kind());
-                    assert_eq!(kind_of_error, Some(&ServerErrorKind::NotSubscribed), "{kind:?} {names:?}: {error}");
+                    assert_eq!(
+                        kind_of_error,
+                        Some(&ServerErrorKind::NotSubscribed),
+                        "{kind:?} {names:?}: {error}"
+                    );
                     assert!(matches!(kind, Unsubscribe | Sunsubscribe));
                 }
             }
-            assert_eq!(behind.await.unwrap().as_str(), Some("behind"), "{kind:?} {names:?}");
+            assert_eq!(
+                behind.await.unwrap().as_str(),
+                Some("behind"),
+                "{kind:?} {names:?}"
+            );
         }
-        let none = connection.subscribe(&Subscribe { kind, channels: Vec::new() });
-        assert!(tokio::time::timeout(BOUND, none).await.expect("at once").is_err());
+        let none = connection.subscribe(&Subscribe {
+            kind,
+            channels: Vec::new(),
+        });
+        assert!(
+            tokio::time::timeout(BOUND, none)
+                .await
+                .expect("at once")
+                .is_err()
+        );
     }
 }

@@ -23,7 +23,10 @@ async fn a_release_elsewhere_wakes_at_once_and_not_when_the_lease_would_end() {
         drop(guard);
         drop(within("the wake-up", waiter).await.unwrap().unwrap());
     }
-    until("no subscription is left", async || listeners(&mut raw, "a").await == 0).await;
+    until("no subscription is left", async || {
+        listeners(&mut raw, "a").await == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -31,13 +34,22 @@ async fn a_missed_message_costs_the_rest_of_the_lease_and_no_more() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
-    let (ours, deaf) = (locks(&server).await, Locks::connect(proxy.url()).await.unwrap());
+    let (ours, deaf) = (
+        locks(&server).await,
+        Locks::connect(proxy.url()).await.unwrap(),
+    );
     proxy.to_client(Fault::DropMessages);
     let guard = ours.mutex("a").lock().lease(ms(600)).await.unwrap();
     let waiter = tokio::spawn(deaf.mutex("a").lock().into_future());
     until("the waiter", async || listeners(&mut raw, "a").await == 1).await;
     drop(guard);
-    assert!(within("the backstop", waiter).await.unwrap().unwrap().is_held());
+    assert!(
+        within("the backstop", waiter)
+            .await
+            .unwrap()
+            .unwrap()
+            .is_held()
+    );
 }
 
 #[tokio::test]
@@ -47,7 +59,15 @@ async fn a_holder_that_died_is_waited_for_until_its_lease_ends() {
     raw.cmd(&["HSET", "a", "dead:1", "1"]).await;
     raw.cmd(&["PEXPIRE", "a", "400"]).await;
     let locks = locks(&server).await;
-    assert!(within("the end of the lease", locks.mutex("a").lock().into_future()).await.unwrap().is_held());
+    assert!(
+        within(
+            "the end of the lease",
+            locks.mutex("a").lock().into_future()
+        )
+        .await
+        .unwrap()
+        .is_held()
+    );
 }
 
 #[tokio::test]
@@ -55,7 +75,10 @@ async fn a_release_while_the_connection_was_down_is_found_after_reconnecting() {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
-    let (ours, theirs) = (locks(&server).await, Locks::connect(proxy.url()).await.unwrap());
+    let (ours, theirs) = (
+        locks(&server).await,
+        Locks::connect(proxy.url()).await.unwrap(),
+    );
     for _ in 0..5 {
         let guard = ours.mutex("a").lock().await.unwrap();
         let waiter = tokio::spawn(theirs.mutex("a").lock().into_future());
@@ -65,7 +88,12 @@ async fn a_release_while_the_connection_was_down_is_found_after_reconnecting() {
         drop(guard);
         until("the release", async || !exists(&mut raw, "a").await).await;
         proxy.heal();
-        drop(within("the look after the gap", waiter).await.unwrap().unwrap());
+        drop(
+            within("the look after the gap", waiter)
+                .await
+                .unwrap()
+                .unwrap(),
+        );
     }
 }
 
@@ -73,15 +101,35 @@ async fn a_release_while_the_connection_was_down_is_found_after_reconnecting() {
 async fn a_client_that_may_not_subscribe_still_gets_its_turn() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let user = raw.cmd(&["ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels"]).await;
+    let user = raw
+        .cmd(&[
+            "ACL",
+            "SETUSER",
+            "mute",
+            "on",
+            ">secret",
+            "~*",
+            "+@all",
+            "resetchannels",
+        ])
+        .await;
     assert!(user.is_ok(), "{user:?}");
-    let mute = Locks::connect(format!("redis://mute:secret@{}", server.addr())).await.unwrap();
+    let mute = Locks::connect(format!("redis://mute:secret@{}", server.addr()))
+        .await
+        .unwrap();
     raw.cmd(&["HSET", "a", "dead:1", "1"]).await;
     raw.cmd(&["PEXPIRE", "a", "400"]).await;
     raw.cmd(&["CONFIG", "RESETSTAT"]).await;
-    drop(within("the end of the lease", mute.mutex("a").lock().into_future()).await.unwrap());
+    drop(
+        within("the end of the lease", mute.mutex("a").lock().into_future())
+            .await
+            .unwrap(),
+    );
     let asked = scripts_run(&mut raw).await;
-    assert!(asked < 20, "a refused subscription is no reason to poll: {asked} scripts");
+    assert!(
+        asked < 20,
+        "a refused subscription is no reason to poll: {asked} scripts"
+    );
 }
 
 #[tokio::test]
@@ -111,7 +159,9 @@ async fn those_who_give_up_in_the_line_hold_up_nobody() {
     let mut raw = server.raw().await;
     let (ours, theirs) = (locks(&server).await, locks(&server).await);
     let foreign = theirs.mutex("a").lock().await.unwrap();
-    let mut waiters: Vec<_> = (0..9).map(|_| tokio::spawn(ours.mutex("a").lock().into_future())).collect();
+    let mut waiters: Vec<_> = (0..9)
+        .map(|_| tokio::spawn(ours.mutex("a").lock().into_future()))
+        .collect();
     until("the head", async || listeners(&mut raw, "a").await == 1).await;
     for gone in [8, 4, 3, 0] {
         waiters.remove(gone).abort();
@@ -121,7 +171,10 @@ async fn those_who_give_up_in_the_line_hold_up_nobody() {
         drop(within("a waiter", waiter).await.unwrap().unwrap());
     }
     until("the last release", async || !exists(&mut raw, "a").await).await;
-    until("no subscription is left", async || listeners(&mut raw, "a").await == 0).await;
+    until("no subscription is left", async || {
+        listeners(&mut raw, "a").await == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -129,9 +182,16 @@ async fn many_waiters_cost_the_server_one_contender_and_nothing_while_they_wait(
     let server = Server::start().await;
     let mut raw = server.raw().await;
     let (ours, theirs) = (locks(&server).await, locks(&server).await);
-    let guard = theirs.mutex("a").lock().lease(Duration::from_secs(60)).await.unwrap();
+    let guard = theirs
+        .mutex("a")
+        .lock()
+        .lease(Duration::from_secs(60))
+        .await
+        .unwrap();
     raw.cmd(&["CONFIG", "RESETSTAT"]).await;
-    let waiters: Vec<_> = (0..500).map(|_| tokio::spawn(ours.mutex("a").lock().into_future())).collect();
+    let waiters: Vec<_> = (0..500)
+        .map(|_| tokio::spawn(ours.mutex("a").lock().into_future()))
+        .collect();
     until("the head", async || listeners(&mut raw, "a").await == 1).await;
     tokio::time::sleep(ms(300)).await;
     // One attempt, and one after the subscription was confirmed.
@@ -164,7 +224,14 @@ async fn a_busy_process_does_not_starve_another_one() {
         .collect();
     for _ in 0..10 {
         let before = turns.load(Ordering::SeqCst);
-        drop(within("a turn for the other process", other.mutex("a").lock().into_future()).await.unwrap());
+        drop(
+            within(
+                "a turn for the other process",
+                other.mutex("a").lock().into_future(),
+            )
+            .await
+            .unwrap(),
+        );
         let passed_by = turns.load(Ordering::SeqCst) - before;
         assert!(passed_by < 2_000, "passed by {passed_by} times");
     }
@@ -188,7 +255,14 @@ async fn one_task_that_locks_in_a_loop_does_not_starve_another_process() {
         }
     });
     for _ in 0..10 {
-        drop(within("a turn for the other process", other.mutex("a").lock().into_future()).await.unwrap());
+        drop(
+            within(
+                "a turn for the other process",
+                other.mutex("a").lock().into_future(),
+            )
+            .await
+            .unwrap(),
+        );
     }
     stop.store(true, Ordering::SeqCst);
     within("the loop", looping).await.unwrap();
@@ -205,7 +279,11 @@ async fn a_guard_that_outlives_its_lease_keeps_nobody_here_waiting() {
     let held = fields(&mut raw, "a").await;
     drop(forgotten);
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
-    assert_eq!(fields(&mut raw, "a").await, held, "its late release touches nothing");
+    assert_eq!(
+        fields(&mut raw, "a").await,
+        held,
+        "its late release touches nothing"
+    );
 }
 
 #[tokio::test]
@@ -217,12 +295,31 @@ async fn waiting_for_many_names_takes_no_more_connections() {
     let mut waiters = Vec::new();
     for n in 0..300 {
         let name = format!("n{n}");
-        guards.push(ours.mutex(&name).lock().lease(Duration::from_secs(60)).await.unwrap());
-        waiters.push(tokio::spawn(theirs.mutex(&name).lock().lease(Duration::from_secs(60)).into_future()));
+        guards.push(
+            ours.mutex(&name)
+                .lock()
+                .lease(Duration::from_secs(60))
+                .await
+                .unwrap(),
+        );
+        waiters.push(tokio::spawn(
+            theirs
+                .mutex(&name)
+                .lock()
+                .lease(Duration::from_secs(60))
+                .into_future(),
+        ));
     }
-    until("all waiters", async || raw.cmd(&["PUBSUB", "CHANNELS"]).await.array().len() == 300).await;
+    until("all waiters", async || {
+        raw.cmd(&["PUBSUB", "CHANNELS"]).await.array().len() == 300
+    })
+    .await;
     let clients = raw.cmd(&["CLIENT", "LIST"]).await;
-    assert_eq!(clients.str().lines().count(), 3, "two clients and the observer");
+    assert_eq!(
+        clients.str().lines().count(),
+        3,
+        "two clients and the observer"
+    );
     drop(guards);
     for waiter in waiters {
         drop(within("a waiter", waiter).await.unwrap().unwrap());

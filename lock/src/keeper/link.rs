@@ -57,7 +57,11 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
             tasks.spawn(boxed(connect(target.clone())));
             link = Link::Connecting;
         }
-        let client = if let Link::Up(client) = &link { Some(client) } else { None };
+        let client = if let Link::Up(client) = &link {
+            Some(client)
+        } else {
+            None
+        };
         if is_time {
             renew(&shared, client, now, &mut tasks);
         }
@@ -126,9 +130,15 @@ async fn renew_one(client: Client, batch: Batch) -> Done {
     let answer = match batch.renewals.first() {
         Some(Asked { hold, lease, .. }) => {
             let lease = Decimal::new(millis(*lease));
-            let (keys, args) = ([hold.name.key().as_bytes()], [hold.id.as_bytes(), lease.as_bytes()]);
+            let (keys, args) = (
+                [hold.name.key().as_bytes()],
+                [hold.id.as_bytes(), lease.as_bytes()],
+            );
             let deadline = Instant::now() + client.command_timeout();
-            client.eval(&RENEW.call(&keys, &args), deadline).await.map(|evaluated| evaluated.value)
+            client
+                .eval(&RENEW.call(&keys, &args), deadline)
+                .await
+                .map(|evaluated| evaluated.value)
         }
         None => return Done::Finished,
     };
@@ -137,13 +147,21 @@ async fn renew_one(client: Client, batch: Batch) -> Done {
 
 /// Whether keys of the slot are at two nodes: these at the other one, or some of them here and some there.
 fn is_migrating(error: &resp::Error) -> bool {
-    error
-        .as_server()
-        .is_some_and(|error| matches!(error.kind(), ServerErrorKind::Ask { .. } | ServerErrorKind::TryAgain))
+    error.as_server().is_some_and(|error| {
+        matches!(
+            error.kind(),
+            ServerErrorKind::Ask { .. } | ServerErrorKind::TryAgain
+        )
+    })
 }
 
 /// Waits for an answer, the bell, the time, or another change of the nodes than those that were seen.
-async fn next(shared: &Shared, client: Option<&Client>, seen: u64, tasks: &mut JoinSet<Done>) -> Option<Done> {
+async fn next(
+    shared: &Shared,
+    client: Option<&Client>,
+    seen: u64,
+    tasks: &mut JoinSet<Done>,
+) -> Option<Done> {
     let mut change = pin!(client.map(|client| client.changed(seen)));
     let mut bell = pin!(shared.bell.notified());
     let until = shared.sleep_until(Instant::now());
@@ -154,15 +172,27 @@ async fn next(shared: &Shared, client: Option<&Client>, seen: u64, tasks: &mut J
             return Poll::Ready(done.ok());
         }
         let rings = bell.as_mut().poll(cx).is_ready();
-        let is_time = timer.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready());
-        let changes = change.as_mut().as_pin_mut().is_some_and(|change| change.poll(cx).is_ready());
-        if rings || is_time || changes { Poll::Ready(None) } else { Poll::Pending }
+        let is_time = timer
+            .as_mut()
+            .as_pin_mut()
+            .is_some_and(|timer| timer.poll(cx).is_ready());
+        let changes = change
+            .as_mut()
+            .as_pin_mut()
+            .is_some_and(|change| change.poll(cx).is_ready());
+        if rings || is_time || changes {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
+        }
     })
     .await
 }
 
 /// For each type of future that is spawned, all of the runtime's task is compiled anew.
-fn boxed(future: impl Future<Output = Done> + Send + 'static) -> Pin<Box<dyn Future<Output = Done> + Send>> {
+fn boxed(
+    future: impl Future<Output = Done> + Send + 'static,
+) -> Pin<Box<dyn Future<Output = Done> + Send>> {
     Box::pin(future)
 }
 

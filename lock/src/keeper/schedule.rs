@@ -37,13 +37,20 @@ impl Due {
 
 impl<T> Schedule<T> {
     pub(crate) const fn new() -> Self {
-        Self { slots: Vec::new(), free: None, used: 0 }
+        Self {
+            slots: Vec::new(),
+            free: None,
+            used: 0,
+        }
     }
 
     /// Adds `item`; the slot is its own until it is removed.
     pub(crate) fn insert(&mut self, due: Due, item: T) -> usize {
         self.used += 1;
-        match self.free.and_then(|at| self.slots.get_mut(at).map(|slot| (at, slot))) {
+        match self
+            .free
+            .and_then(|at| self.slots.get_mut(at).map(|slot| (at, slot)))
+        {
             Some((at, slot)) => {
                 if let Slot::Free(next) = slot {
                     self.free = *next;
@@ -59,8 +66,13 @@ impl<T> Schedule<T> {
     }
 
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
-        let slot = self.slots.get_mut(at).filter(|slot| matches!(slot, Slot::Used(..)))?;
-        let Slot::Used(_, item) = std::mem::replace(slot, Slot::Free(self.free)) else { return None };
+        let slot = self
+            .slots
+            .get_mut(at)
+            .filter(|slot| matches!(slot, Slot::Used(..)))?;
+        let Slot::Used(_, item) = std::mem::replace(slot, Slot::Free(self.free)) else {
+            return None;
+        };
         self.free = Some(at);
         self.used -= 1;
         Some(item)
@@ -107,7 +119,10 @@ impl<T> Schedule<T> {
 pub(crate) fn renewal(sent: Instant, lease: Duration, jitter: u64) -> Due {
     let per_mille = 900 + jitter.min(200) as u32;
     let at = sent + lease / 3 * per_mille / 1000;
-    Due { at, from: at - (lease / 30).min(at - sent) }
+    Due {
+        at,
+        from: at - (lease / 30).min(at - sent),
+    }
 }
 
 /// When a renewal that failed at `now` is tried again, it being the n-th failure in a row from 0 on: soon at first, and
@@ -129,12 +144,17 @@ mod tests {
     fn slots_are_used_again_and_nothing_is_removed_twice() {
         let now = Instant::now();
         let mut schedule = Schedule::new();
-        let slots: Vec<usize> = (0..4).map(|n| schedule.insert(Due::sharp(now), n)).collect();
+        let slots: Vec<usize> = (0..4)
+            .map(|n| schedule.insert(Due::sharp(now), n))
+            .collect();
         assert_eq!(schedule.remove(slots[1]), Some(1));
         assert_eq!(schedule.remove(slots[1]), None);
         assert_eq!(schedule.remove(slots[3]), Some(3));
         assert_eq!(schedule.remove(99), None);
-        let again = [schedule.insert(Due::sharp(now), 5), schedule.insert(Due::sharp(now), 6)];
+        let again = [
+            schedule.insert(Due::sharp(now), 5),
+            schedule.insert(Due::sharp(now), 6),
+        ];
         assert_eq!(again, [slots[3], slots[1]]);
         assert_eq!(schedule.insert(Due::sharp(now), 7), 4, "no free one left");
         for at in 0..5 {
@@ -147,9 +167,27 @@ mod tests {
     fn what_is_nearly_due_goes_along() {
         let now = Instant::now();
         let mut schedule = Schedule::new();
-        schedule.insert(Due { at: now + ms(100), from: now + ms(50) }, 'a');
-        schedule.insert(Due { at: now + ms(140), from: now + ms(90) }, 'b');
-        schedule.insert(Due { at: now + ms(300), from: now + ms(250) }, 'c');
+        schedule.insert(
+            Due {
+                at: now + ms(100),
+                from: now + ms(50),
+            },
+            'a',
+        );
+        schedule.insert(
+            Due {
+                at: now + ms(140),
+                from: now + ms(90),
+            },
+            'b',
+        );
+        schedule.insert(
+            Due {
+                at: now + ms(300),
+                from: now + ms(250),
+            },
+            'c',
+        );
         assert_eq!(schedule.next_at(), Some(now + ms(100)));
         assert_eq!(schedule.due(0, now), None);
         let at = now + ms(100);
@@ -182,7 +220,10 @@ mod tests {
     fn retries_begin_soon_and_keep_fitting_into_the_lease() {
         let now = Instant::now();
         let after = |failures| retry(now, ms(3_000), failures).at - now;
-        assert_eq!([after(0), after(1), after(2), after(3), after(99)], [ms(100), ms(200), ms(400), ms(500), ms(500)]);
+        assert_eq!(
+            [after(0), after(1), after(2), after(3), after(99)],
+            [ms(100), ms(200), ms(400), ms(500), ms(500)]
+        );
         assert!(retry(now, ms(10), 0).at > now, "never at once");
     }
 }

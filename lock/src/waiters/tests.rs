@@ -31,7 +31,11 @@ fn name(text: &str) -> Arc<Name> {
 }
 
 fn held(number: u64, owner: Option<u64>) -> Held<u64> {
-    Held { number, owner, hold: number }
+    Held {
+        number,
+        owner,
+        hold: number,
+    }
 }
 
 fn look(table: &mut Table, name: &Arc<Name>, ticket: u64) -> Look<u64> {
@@ -89,7 +93,10 @@ fn a_late_end_of_an_old_hold_does_not_free_the_new_one() {
     let (mut table, a) = (Table::new(), name("a"));
     for number in [1, 2] {
         let ticket = table.enter(&a, None).unwrap();
-        table.grant(&a, ticket, held(number, None), None).unwrap().run();
+        table
+            .grant(&a, ticket, held(number, None), None)
+            .unwrap()
+            .run();
     }
     table.end(&a, 1).run();
     assert_eq!(table.entries.len(), 1);
@@ -115,12 +122,28 @@ fn waiters_who_vanish_from_the_middle_lose_nobody_elses_turn() {
 #[test]
 fn try_enters_only_where_nobody_is_ahead() {
     let (mut table, a) = (Table::new(), name("a"));
-    let first = table.enter_if_free(&a, None, |_| true).unwrap().expect("free");
-    assert_eq!(table.enter_if_free(&a, None, |_| true), Ok(None), "somebody asks the server");
+    let first = table
+        .enter_if_free(&a, None, |_| true)
+        .unwrap()
+        .expect("free");
+    assert_eq!(
+        table.enter_if_free(&a, None, |_| true),
+        Ok(None),
+        "somebody asks the server"
+    );
     table.grant(&a, first, held(1, None), None).unwrap().run();
     assert_eq!(table.enter_if_free(&a, None, |_| true), Ok(None), "held");
-    assert!(table.enter_if_free(&a, None, |_| false).unwrap().is_some(), "held, but it ran out");
-    assert!(table.enter_if_free(&name("b"), None, |_| true).unwrap().is_some(), "another name");
+    assert!(
+        table.enter_if_free(&a, None, |_| false).unwrap().is_some(),
+        "held, but it ran out"
+    );
+    assert!(
+        table
+            .enter_if_free(&name("b"), None, |_| true)
+            .unwrap()
+            .is_some(),
+        "another name"
+    );
 }
 
 #[test]
@@ -132,7 +155,10 @@ fn the_same_owner_nests_from_anywhere_in_the_queue() {
     let mine = table.enter(&a, Some(1)).unwrap();
     let (bell, waker) = Bell::new();
     assert_eq!(table.look(&a, mine, &waker), Look::Queued);
-    table.grant(&a, first, held(9, Some(1)), None).unwrap().run();
+    table
+        .grant(&a, first, held(9, Some(1)), None)
+        .unwrap()
+        .run();
     assert_eq!(bell.rang(), 1);
     assert_eq!(look(&mut table, &a, mine), Look::Nested(9));
     assert_eq!(look(&mut table, &a, stranger), Look::Behind(9));
@@ -144,13 +170,20 @@ fn the_ears_stay_with_the_entry_and_go_with_it() {
     let (mut table, a) = (Table::new(), name("a"));
     let first = table.enter(&a, None).unwrap();
     let second = table.enter(&a, None).unwrap();
-    table.grant(&a, first, held(1, None), Some("ears")).unwrap().run();
+    table
+        .grant(&a, first, held(1, None), Some("ears"))
+        .unwrap()
+        .run();
     assert!(table.listens(&a));
     table.end(&a, 1).run();
     assert_eq!(table.take_ears(&a), Some("ears"));
     assert!(!table.listens(&a));
     let after = table.leave(&a, second, Some("ears"));
-    assert_eq!(after.ears, Some("ears"), "the last one out takes them along");
+    assert_eq!(
+        after.ears,
+        Some("ears"),
+        "the last one out takes them along"
+    );
     assert!(table.entries.is_empty());
 }
 
@@ -211,7 +244,10 @@ fn no_wake_up_is_ever_lost() {
                 2 if !line.is_empty() && holding.is_none() => {
                     let (ticket, ..) = line.remove(0);
                     number += 1;
-                    table.grant(&a, ticket, held(number, None), None).unwrap().run();
+                    table
+                        .grant(&a, ticket, held(number, None), None)
+                        .unwrap()
+                        .run();
                     holding = Some(number);
                 }
                 _ => {
@@ -228,7 +264,10 @@ fn no_wake_up_is_ever_lost() {
                     (0, None) => Look::Free,
                 };
                 assert_eq!(now, right);
-                assert!(now == *seen || bell.rang() > *rang, "from {seen:?} to {now:?} without a wake-up");
+                assert!(
+                    now == *seen || bell.rang() > *rang,
+                    "from {seen:?} to {now:?} without a wake-up"
+                );
                 (*rang, *seen) = (bell.rang(), now);
             }
         }

@@ -143,7 +143,9 @@ impl ServerErrorKind {
         } else if begins("No such master with that name") {
             Self::NoSuchMaster
         } else if !in_script
-            && (begins("unknown command") || begins("unknown subcommand") || begins("Unknown subcommand"))
+            && (begins("unknown command")
+                || begins("unknown subcommand")
+                || begins("Unknown subcommand"))
         {
             Self::UnknownCommand
         } else if has("while the cluster is down and readonly") {
@@ -152,7 +154,9 @@ impl ServerErrorKind {
             Self::NoPerm
         } else if begins("Script killed by user with") {
             Self::ScriptKilled
-        } else if has("ttempted to access a non local key") || has("attempted to access a slot not served") {
+        } else if has("ttempted to access a non local key")
+            || has("attempted to access a slot not served")
+        {
             Self::NonLocalKey
         } else if has("attempted to access keys that do not hash to the same slot") {
             Self::CrossSlot
@@ -250,14 +254,20 @@ impl ServerErrorKind {
 
 /// `<slot> <host>:<port>`, whose host may be empty, a name, `?` or an IPv6 address without brackets: the port is behind
 /// the last colon. Something else is no redirect that anybody could follow.
-fn redirect(message: &str, kind: impl FnOnce(u16, Option<String>, u16) -> ServerErrorKind) -> ServerErrorKind {
+fn redirect(
+    message: &str,
+    kind: impl FnOnce(u16, Option<String>, u16) -> ServerErrorKind,
+) -> ServerErrorKind {
     let parts = || {
         let (slot, rest) = message.split_once(' ')?;
         let slot = slot.parse().ok().filter(|slot| *slot < 16384)?;
         let (host, port) = rest.split(' ').next()?.rsplit_once(':')?;
         // Whoever has no name for the node may have no port either.
         let port = port.parse().ok().filter(|port| *port != 0 || host == "?")?;
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
         Some((slot, (!host.is_empty()).then(|| host.to_owned()), port))
     };
     match parts() {

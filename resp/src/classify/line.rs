@@ -25,10 +25,22 @@ impl<'a> Line<'a> {
             && let Some(inner) = unwrapped(message)
         {
             let (inner_code, inner_message) = split_code(inner);
-            let code = if inner_code.is_empty() { code } else { inner_code };
-            return Self { code, message: inner_message, in_script: true };
+            let code = if inner_code.is_empty() {
+                code
+            } else {
+                inner_code
+            };
+            return Self {
+                code,
+                message: inner_message,
+                in_script: true,
+            };
         }
-        Self { code, message, in_script: stripped.is_some() }
+        Self {
+            code,
+            message,
+            in_script: stripped.is_some(),
+        }
     }
 }
 
@@ -36,7 +48,9 @@ impl<'a> Line<'a> {
 /// `@user_function` there) or ` script: on @user_script:<n>.` (Valkey 9.1), if it ends so.
 fn without_suffix(text: &str) -> Option<&str> {
     let (before, suffix) = text.rsplit_once(" script: ")?;
-    let place = suffix.strip_prefix("on ").or_else(|| suffix.split_once(", on ").map(|(_, place)| place))?;
+    let place = suffix
+        .strip_prefix("on ")
+        .or_else(|| suffix.split_once(", on ").map(|(_, place)| place))?;
     let (source, number) = place.strip_suffix('.')?.rsplit_once(':')?;
     (source.starts_with('@') && is_number(number)).then_some(before)
 }
@@ -45,7 +59,9 @@ fn without_suffix(text: &str) -> Option<&str> {
 ///
 /// Refusals by the server keep the dash of an error reply there, errors of an executed command do not.
 fn unwrapped(message: &str) -> Option<&str> {
-    let (_, mut inner) = message.strip_prefix("Error running script (call to ")?.split_once("): ")?;
+    let (_, mut inner) = message
+        .strip_prefix("Error running script (call to ")?
+        .split_once("): ")?;
     while let Some((_, rest)) = inner.split_once("@user_script:") {
         let Some((number, rest)) = rest.trim_start_matches(' ').split_once(": ") else {
             break;
@@ -63,7 +79,9 @@ fn split_code(text: &str) -> (&str, &str) {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let is_code = word.len() > 1
         && word.starts_with(|first: char| first.is_ascii_uppercase())
-        && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+        && word
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
     if is_code { (word, rest) } else { ("", text) }
 }
 

@@ -32,10 +32,17 @@ pub(super) struct Builder {
 impl Builder {
     /// The elements of the aggregate of `len` elements that `nodes` record, two for a pair of a map; `bytes` are those
     /// of the frame from position `start` on.
-    pub(super) fn elements(&mut self, len: usize, nodes: &[Node], bytes: &Bytes, start: usize) -> Vec<Value> {
+    pub(super) fn elements(
+        &mut self,
+        len: usize,
+        nodes: &[Node],
+        bytes: &Bytes,
+        start: usize,
+    ) -> Vec<Value> {
         let mut nodes = nodes.iter();
         // Of the current aggregate; apart from each other, so that they stay in registers.
-        let (mut aggregate, mut left, mut elements) = (Aggregate::Array, len, Vec::with_capacity(len));
+        let (mut aggregate, mut left, mut elements) =
+            (Aggregate::Array, len, Vec::with_capacity(len));
         loop {
             while left == 0 {
                 let Some(outer) = self.path.pop() else {
@@ -48,12 +55,18 @@ impl Builder {
             left = left.wrapping_sub(1);
             match nodes.next() {
                 Some(Node::Leaf(leaf)) => match *leaf {
-                    Leaf::Text(Text::Bulk, span) => elements.push(Value::Bulk(slice(bytes, span, start))),
+                    Leaf::Text(Text::Bulk, span) => {
+                        elements.push(Value::Bulk(slice(bytes, span, start)))
+                    }
                     Leaf::Integer(n) => elements.push(Value::Integer(n)),
                     leaf => elements.push(leaf_value(leaf, |span| slice(bytes, span, start))),
                 },
                 Some(Node::Open(inner, len)) => {
-                    self.path.push(Partial { aggregate, left, elements });
+                    self.path.push(Partial {
+                        aggregate,
+                        left,
+                        elements,
+                    });
                     (aggregate, left, elements) = (*inner, *len, Vec::with_capacity(*len));
                 }
                 Some(Node::Chunks(n)) => {
@@ -115,7 +128,11 @@ fn text_value(text: Text, mut bytes: Bytes) -> Value {
 }
 
 /// The chunks of a streamed string in one piece.
-pub(super) fn joined<'a>(chunks: impl Iterator<Item = &'a Node>, bytes: &Bytes, start: usize) -> Bytes {
+pub(super) fn joined<'a>(
+    chunks: impl Iterator<Item = &'a Node>,
+    bytes: &Bytes,
+    start: usize,
+) -> Bytes {
     let mut whole = Vec::new();
     for chunk in chunks {
         if let Node::Leaf(Leaf::Text(_, span)) = chunk {
@@ -129,5 +146,9 @@ pub(super) fn joined<'a>(chunks: impl Iterator<Item = &'a Node>, bytes: &Bytes, 
 fn slice(bytes: &Bytes, span: Span, start: usize) -> Bytes {
     let (from, to) = (span.start.wrapping_sub(start), span.end.wrapping_sub(start));
     // The scan has seen these bytes. The question is asked because `slice` panics at a wrong answer.
-    if from <= to && to <= bytes.len() { bytes.slice(from..to) } else { Bytes::new() }
+    if from <= to && to <= bytes.len() {
+        bytes.slice(from..to)
+    } else {
+        Bytes::new()
+    }
 }

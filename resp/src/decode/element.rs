@@ -103,7 +103,11 @@ impl Reader<'_> {
     /// `searched` is how many bytes of the line at `*at` are known to hold no line end. The caller sets it to zero at
     /// every new element.
     #[inline]
-    pub(super) fn element(self, at: &mut usize, searched: &mut usize) -> Result<Element, ProtocolError> {
+    pub(super) fn element(
+        self,
+        at: &mut usize,
+        searched: &mut usize,
+    ) -> Result<Element, ProtocolError> {
         let Some(&marker) = self.bytes.get(*at) else {
             return Ok(Element::Partial);
         };
@@ -115,15 +119,19 @@ impl Reader<'_> {
             b'-' => self.line(at, searched, |span, _| Ok(Leaf::Text(Text::Error, span))),
             b'_' => self.ended(at, at.wrapping_add(1), Element::Leaf(Leaf::Null)),
             b'#' => match self.bytes.get(at.wrapping_add(1)) {
-                Some(&byte @ (b't' | b'f')) => {
-                    self.ended(at, at.wrapping_add(2), Element::Leaf(Leaf::Boolean(byte == b't')))
-                }
+                Some(&byte @ (b't' | b'f')) => self.ended(
+                    at,
+                    at.wrapping_add(2),
+                    Element::Leaf(Leaf::Boolean(byte == b't')),
+                ),
                 Some(&byte) => Err(ProtocolError::at(Kind::Boolean, byte)),
                 None => Ok(Element::Partial),
             },
             b',' => self.line(at, searched, |_, text| double(text).map(Leaf::Double)),
             b'(' => self.line(at, searched, |span, text| {
-                is_number(text).then_some(Leaf::Text(Text::BigNumber, span)).ok_or(ProtocolError::new(Kind::BigNumber))
+                is_number(text)
+                    .then_some(Leaf::Text(Text::BigNumber, span))
+                    .ok_or(ProtocolError::new(Kind::BigNumber))
             }),
             b'%' => self.open(Aggregate::Map, at),
             b'~' => self.open(Aggregate::Set, at),
@@ -163,7 +171,9 @@ impl Reader<'_> {
         match self.length(at)? {
             Length::Partial => Ok(Element::Partial),
             Length::Of(0) if aggregate == Aggregate::Push => Err(ProtocolError::new(Kind::Push)),
-            Length::Of(n) if n > self.limits.elements => Err(ProtocolError::new(Kind::TooManyElements)),
+            Length::Of(n) if n > self.limits.elements => {
+                Err(ProtocolError::new(Kind::TooManyElements))
+            }
             Length::Of(n) => Ok(Element::Open(aggregate, n)),
             Length::Null if is_value => Ok(Element::Leaf(Leaf::Null)),
             Length::Stream if is_value => Ok(Element::OpenStream(aggregate)),
@@ -183,7 +193,11 @@ impl Reader<'_> {
 
     /// A length that may be waited for, and counted with.
     fn block_length(self, len: u64) -> Result<usize, ProtocolError> {
-        let allowed = if len > self.limits.bulk { None } else { usize::try_from(len).ok() };
+        let allowed = if len > self.limits.bulk {
+            None
+        } else {
+            usize::try_from(len).ok()
+        };
         allowed.ok_or(ProtocolError::new(Kind::BulkTooLong))
     }
 
@@ -268,7 +282,9 @@ impl Reader<'_> {
             }
             next = next.wrapping_add(1);
             if next.wrapping_sub(digits) > 18 {
-                return self.line(at, searched, |_, text| long_integer(text).map(Leaf::Integer));
+                return self.line(at, searched, |_, text| {
+                    long_integer(text).map(Leaf::Integer)
+                });
             }
             n = n.wrapping_mul(10).wrapping_add(i64::from(digit));
         }
@@ -296,7 +312,10 @@ impl Reader<'_> {
         if found.is_none() {
             return Ok(Element::Partial);
         }
-        let span = Span { start, end: start.wrapping_add(len) };
+        let span = Span {
+            start,
+            end: start.wrapping_add(len),
+        };
         match self.line_end(span.end)? {
             Some(end) => {
                 let leaf = read(span, rest.get(..len).unwrap_or_default())?;
@@ -325,7 +344,9 @@ impl Reader<'_> {
         match (self.bytes.get(at), self.bytes.get(at.wrapping_add(1))) {
             (Some(b'\r'), Some(b'\n')) => Ok(Some(at.wrapping_add(2))),
             (Some(b'\r'), None) | (None, _) => Ok(None),
-            (Some(b'\r'), Some(&byte)) | (Some(&byte), _) => Err(ProtocolError::at(Kind::LineEnd, byte)),
+            (Some(b'\r'), Some(&byte)) | (Some(&byte), _) => {
+                Err(ProtocolError::at(Kind::LineEnd, byte))
+            }
         }
     }
 }
@@ -337,12 +358,18 @@ fn long_integer(text: &[u8]) -> Result<i64, ProtocolError> {
     if !is_number(text) {
         return Err(error);
     }
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(error)
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(error)
 }
 
 /// A sign or none, and digits.
 fn is_number(text: &[u8]) -> bool {
-    let digits = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
+    let digits = text
+        .strip_prefix(b"-")
+        .or_else(|| text.strip_prefix(b"+"))
+        .unwrap_or(text);
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
@@ -354,12 +381,20 @@ const DOUBLE: usize = 325;
 /// Redis 7.0 and older send `-nan` as well, whatever libc printed.
 fn double(text: &[u8]) -> Result<f64, ProtocolError> {
     let error = ProtocolError::new(Kind::Double);
-    let unsigned = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
-    let is_decimal = unsigned.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.');
+    let unsigned = text
+        .strip_prefix(b"-")
+        .or_else(|| text.strip_prefix(b"+"))
+        .unwrap_or(text);
+    let is_decimal = unsigned
+        .first()
+        .is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.');
     let is_word = unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"nan");
     if text.len() > DOUBLE || !(is_decimal || is_word) {
         return Err(error);
     }
     // What is left to be wrong, Rust's own grammar refuses.
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(error)
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(error)
 }

@@ -24,7 +24,13 @@ impl Default for Limits {
     /// The server's own: 512 MiB for a bulk string and 64 KiB for a line; and a frame twice as large as its largest
     /// string.
     fn default() -> Self {
-        Self { depth: 128, bulk: 512 << 20, elements: u32::MAX as u64, line: 64 << 10, frame: 1 << 30 }
+        Self {
+            depth: 128,
+            bulk: 512 << 20,
+            elements: u32::MAX as u64,
+            line: 64 << 10,
+            frame: 1 << 30,
+        }
     }
 }
 
@@ -82,7 +88,10 @@ impl ProtocolError {
     }
 
     pub(super) const fn at(kind: ProtocolErrorKind, byte: u8) -> Self {
-        Self { kind, byte: Some(byte) }
+        Self {
+            kind,
+            byte: Some(byte),
+        }
     }
 
     /// What was wrong.

@@ -28,10 +28,11 @@ pub(super) fn leaf(bytes: &[u8], at: usize, limits: &Limits) -> Option<(Leaf, us
 pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     match bytes.get(at..)? {
         // 18 digits cannot overflow.
-        [_, b'-', digits @ ..] => {
-            number(digits, 18).map(|(n, len)| (n.wrapping_neg(), at.wrapping_add(2).wrapping_add(len)))
+        [_, b'-', digits @ ..] => number(digits, 18)
+            .map(|(n, len)| (n.wrapping_neg(), at.wrapping_add(2).wrapping_add(len))),
+        [_, digits @ ..] => {
+            number(digits, 18).map(|(n, len)| (n, at.wrapping_add(1).wrapping_add(len)))
         }
-        [_, digits @ ..] => number(digits, 18).map(|(n, len)| (n, at.wrapping_add(1).wrapping_add(len))),
         [] => None,
     }
 }

@@ -96,7 +96,8 @@ impl Scanner {
                 return Err(ProtocolError::new(Kind::FrameTooLong));
             }
             let is_plain = self.block.is_none() && self.chunks.is_none() && !self.open.is_empty();
-            let scanned = if is_plain && let Some((leaf, end)) = quick::leaf(bytes, self.at, limits) {
+            let scanned = if is_plain && let Some((leaf, end)) = quick::leaf(bytes, self.at, limits)
+            {
                 self.at = end;
                 self.searched = 0;
                 self.leaf(leaf)?
@@ -141,7 +142,13 @@ impl Scanner {
     fn block_of(&self, text: Text, len: usize, limits: &Limits) -> Result<Block, ProtocolError> {
         let end = self.at.checked_add(len).filter(|end| *end <= limits.frame);
         let end = end.ok_or(ProtocolError::new(Kind::FrameTooLong))?;
-        Ok(Block { text, span: Span { start: self.at, end } })
+        Ok(Block {
+            text,
+            span: Span {
+                start: self.at,
+                end,
+            },
+        })
     }
 
     /// Takes whatever begins here.
@@ -171,7 +178,10 @@ impl Scanner {
             }
             Element::Chunks => {
                 self.check_push(true)?;
-                self.chunks = Some(Chunks { node: self.nodes.len(), len: 0 });
+                self.chunks = Some(Chunks {
+                    node: self.nodes.len(),
+                    len: 0,
+                });
                 self.has_text = true;
                 self.nodes.push(Node::Chunks(0));
                 Ok(None)
@@ -182,12 +192,18 @@ impl Scanner {
     }
 
     /// Takes the string whose header was read, once all of it has come.
-    fn block(&mut self, block: Block, reader: Reader<'_>) -> Result<Option<Scanned>, ProtocolError> {
+    fn block(
+        &mut self,
+        block: Block,
+        reader: Reader<'_>,
+    ) -> Result<Option<Scanned>, ProtocolError> {
         let Some(end) = reader.line_end(block.span.end)? else {
             return Ok(Some(Scanned::Partial));
         };
         // Any three bytes name a format: servers pad shorter names with spaces.
-        if block.text == Text::Verbatim && reader.bytes.get(block.span.start.wrapping_add(3)) != Some(&b':') {
+        if block.text == Text::Verbatim
+            && reader.bytes.get(block.span.start.wrapping_add(3)) != Some(&b':')
+        {
             return Err(ProtocolError::new(Kind::Verbatim));
         }
         self.block = None;
@@ -205,21 +221,43 @@ impl Scanner {
         if self.open.is_empty() {
             return Ok(Some(Scanned::Leaf(leaf)));
         }
-        self.check_push(matches!(leaf, Leaf::Text(Text::Simple | Text::Bulk | Text::Verbatim, _)))?;
+        self.check_push(matches!(
+            leaf,
+            Leaf::Text(Text::Simple | Text::Bulk | Text::Verbatim, _)
+        ))?;
         self.has_text |= matches!(leaf, Leaf::Text(..));
         self.nodes.push(Node::Leaf(leaf));
         self.count()
     }
 
-    fn open(&mut self, aggregate: Aggregate, n: u64, start: usize, limits: &Limits) -> Result<(), ProtocolError> {
-        let left = if aggregate.is_pairs() { n.checked_mul(2) } else { Some(n) };
+    fn open(
+        &mut self,
+        aggregate: Aggregate,
+        n: u64,
+        start: usize,
+        limits: &Limits,
+    ) -> Result<(), ProtocolError> {
+        let left = if aggregate.is_pairs() {
+            n.checked_mul(2)
+        } else {
+            Some(n)
+        };
         let left = left.ok_or(ProtocolError::new(Kind::TooManyElements))?;
         let len = usize::try_from(left).map_err(|_| ProtocolError::new(Kind::TooManyElements))?;
         self.begin(aggregate, left, None, len, start, limits)
     }
 
-    fn open_stream(&mut self, aggregate: Aggregate, start: usize, limits: &Limits) -> Result<(), ProtocolError> {
-        let most = if aggregate.is_pairs() { limits.elements.saturating_mul(2) } else { limits.elements };
+    fn open_stream(
+        &mut self,
+        aggregate: Aggregate,
+        start: usize,
+        limits: &Limits,
+    ) -> Result<(), ProtocolError> {
+        let most = if aggregate.is_pairs() {
+            limits.elements.saturating_mul(2)
+        } else {
+            limits.elements
+        };
         let left = most.saturating_add(1);
         self.begin(aggregate, left, Some(left), 0, start, limits)
     }
@@ -239,13 +277,25 @@ impl Scanner {
         if !matches!(aggregate, Aggregate::Attribute | Aggregate::Push) {
             self.check_push(false)?;
         }
-        self.open.push(Open { aggregate, left, stream, described: 0, node: self.nodes.len(), start });
+        self.open.push(Open {
+            aggregate,
+            left,
+            stream,
+            described: 0,
+            node: self.nodes.len(),
+            start,
+        });
         self.nodes.push(Node::Open(aggregate, len));
         Ok(())
     }
 
     /// One chunk of a streamed string, or its end.
-    fn chunk(&mut self, len: usize, start: usize, reader: Reader<'_>) -> Result<Option<Scanned>, ProtocolError> {
+    fn chunk(
+        &mut self,
+        len: usize,
+        start: usize,
+        reader: Reader<'_>,
+    ) -> Result<Option<Scanned>, ProtocolError> {
         let Some(chunks) = &mut self.chunks else {
             return Err(stray(reader.bytes, start));
         };
@@ -267,8 +317,16 @@ impl Scanner {
     }
 
     /// The `.` of a streamed aggregate.
-    fn end_stream(&mut self, start: usize, reader: Reader<'_>) -> Result<Option<Scanned>, ProtocolError> {
-        let Some((open, begun)) = self.open.last_mut().and_then(|open| open.stream.map(|begun| (open, begun))) else {
+    fn end_stream(
+        &mut self,
+        start: usize,
+        reader: Reader<'_>,
+    ) -> Result<Option<Scanned>, ProtocolError> {
+        let Some((open, begun)) = self
+            .open
+            .last_mut()
+            .and_then(|open| open.stream.map(|begun| (open, begun)))
+        else {
             return Err(stray(reader.bytes, start));
         };
         if open.described == open.left {
@@ -313,7 +371,10 @@ impl Scanner {
                 // Redis 7.0 and older put a push that is due while EXEC runs inside EXEC's array. It counts as no
                 // element of it.
                 Aggregate::Push if !self.open.is_empty() => {
-                    return Ok(Some(Scanned::Inserted { node: closed.node, start: closed.start }));
+                    return Ok(Some(Scanned::Inserted {
+                        node: closed.node,
+                        start: closed.start,
+                    }));
                 }
                 _ => {}
             }
@@ -322,7 +383,9 @@ impl Scanner {
                     open.left = open.left.wrapping_sub(1);
                     return Ok(None);
                 }
-                Some(open) if open.stream.is_some() => return Err(ProtocolError::new(Kind::TooManyElements)),
+                Some(open) if open.stream.is_some() => {
+                    return Err(ProtocolError::new(Kind::TooManyElements));
+                }
                 _ => {}
             }
         }
@@ -333,7 +396,9 @@ impl Scanner {
     #[inline]
     fn check_push(&self, is_string: bool) -> Result<(), ProtocolError> {
         match self.nodes.last() {
-            Some(Node::Open(Aggregate::Push, _)) if !is_string => Err(ProtocolError::new(Kind::Push)),
+            Some(Node::Open(Aggregate::Push, _)) if !is_string => {
+                Err(ProtocolError::new(Kind::Push))
+            }
             _ => Ok(()),
         }
     }

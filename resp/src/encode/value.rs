@@ -31,7 +31,9 @@ pub fn value(out: &mut Vec<u8>, value: &Value) {
         Value::Simple(text) => line(out, b'+', text),
         Value::Bulk(bytes) => block(out, b'$', &[bytes]),
         Value::Verbatim { format, text } => block(out, b'=', &[format, b":", text]),
-        Value::Error(text) if text.iter().any(|byte| is_line_end(*byte)) => block(out, b'!', &[text]),
+        Value::Error(text) if text.iter().any(|byte| is_line_end(*byte)) => {
+            block(out, b'!', &[text])
+        }
         Value::Error(text) => line(out, b'-', text),
         Value::Array(elements) => aggregate(out, b'*', elements),
         Value::Set(elements) => aggregate(out, b'~', elements),
@@ -59,7 +61,10 @@ fn aggregate(out: &mut Vec<u8>, marker: u8, elements: &[Value]) {
 
 fn line(out: &mut Vec<u8>, marker: u8, text: &[u8]) {
     out.push(marker);
-    out.extend(text.iter().map(|byte| if is_line_end(*byte) { b' ' } else { *byte }));
+    out.extend(
+        text.iter()
+            .map(|byte| if is_line_end(*byte) { b' ' } else { *byte }),
+    );
     out.extend_from_slice(b"\r\n");
 }
 

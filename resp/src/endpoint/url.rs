@@ -54,7 +54,10 @@ pub(super) fn parse(url: &str) -> Result<Endpoint, Problem> {
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut endpoint = match scheme.to_ascii_lowercase().as_str() {
         "redis" => tcp(rest)?,
-        "rediss" => Endpoint { tls: true, ..tcp(rest)? },
+        "rediss" => Endpoint {
+            tls: true,
+            ..tcp(rest)?
+        },
         "unix" => unix(rest)?,
         other if is_scheme(other) => return Err(Problem::Scheme(other.to_owned())),
         _ => return Err(Problem::NoScheme),
@@ -70,15 +73,21 @@ pub(super) fn parse(url: &str) -> Result<Endpoint, Problem> {
 fn tcp(rest: &str) -> Result<Endpoint, Problem> {
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     // The last one: a password with an unencoded `@` is common enough, a host with one is not.
-    let (who, place) = authority.rsplit_once('@').map_or((None, authority), |(who, place)| (Some(who), place));
+    let (who, place) = authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(who, place)| (Some(who), place));
     let (host, port) = host_and_port(place)?;
     let mut endpoint = Endpoint::new(Address::Tcp { host, port });
     if let Some(who) = who {
-        let (user, password) = who.split_once(':').map_or((who, None), |(user, password)| (user, Some(password)));
+        let (user, password) = who
+            .split_once(':')
+            .map_or((who, None), |(user, password)| (user, Some(password)));
         endpoint.user = present(decoded(user)?);
         // `user:@` is an empty password, which a user with `nopass` takes; `:@` is nobody.
-        endpoint.password =
-            password.map(decoded).transpose()?.filter(|password| endpoint.user.is_some() || !password.is_empty());
+        endpoint.password = password
+            .map(decoded)
+            .transpose()?
+            .filter(|password| endpoint.user.is_some() || !password.is_empty());
     }
     if !path.is_empty() {
         endpoint.database = database(path)?;
@@ -90,14 +99,18 @@ fn tcp(rest: &str) -> Result<Endpoint, Problem> {
 fn unix(path: &str) -> Result<Endpoint, Problem> {
     let path = decoded(path)?;
     if !path.starts_with('/') || path.len() < 2 {
-        return Err(Problem::Part("the path of the socket must be absolute: unix:///path/to/socket"));
+        return Err(Problem::Part(
+            "the path of the socket must be absolute: unix:///path/to/socket",
+        ));
     }
     Ok(Endpoint::new(Address::Unix(path.into())))
 }
 
 fn host_and_port(place: &str) -> Result<(String, u16), Problem> {
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or(Problem::Part("the '[' of an IPv6 address must be closed"))?;
+        let (host, rest) = rest
+            .split_once(']')
+            .ok_or(Problem::Part("the '[' of an IPv6 address must be closed"))?;
         if host.parse::<std::net::Ipv6Addr>().is_err() {
             return Err(Problem::Part("an IPv6 address must stand in the brackets"));
         }
@@ -107,15 +120,21 @@ fn host_and_port(place: &str) -> Result<(String, u16), Problem> {
             None => return Err(Problem::Part("only a port may follow an IPv6 address")),
         }
     } else {
-        place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port)))
+        place
+            .split_once(':')
+            .map_or((place, None), |(host, port)| (host, Some(port)))
     };
     if port.is_some_and(|port| port.contains(':')) {
-        return Err(Problem::Part("an IPv6 address must stand in brackets, and a ':' in a password must be %3A"));
+        return Err(Problem::Part(
+            "an IPv6 address must stand in brackets, and a ':' in a password must be %3A",
+        ));
     }
     if host.is_empty() {
         return Err(Problem::Part("the host is missing"));
     }
-    if host.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '[' | ']' | '%' | '\\')) {
+    if host.contains(|c: char| {
+        c.is_whitespace() || c.is_control() || matches!(c, ',' | '[' | ']' | '%' | '\\')
+    }) {
         return Err(Problem::Part("the host must be one name or address"));
     }
     let port = match port {
@@ -137,7 +156,9 @@ fn parameters(endpoint: &mut Endpoint, query: &str) -> Result<(), Problem> {
                 let name = decoded(value)?;
                 // What CLIENT SETNAME takes.
                 if name.bytes().any(|byte| !byte.is_ascii_graphic()) {
-                    return Err(Problem::Part("client_name must be printable ASCII without spaces"));
+                    return Err(Problem::Part(
+                        "client_name must be printable ASCII without spaces",
+                    ));
                 }
                 set(&mut endpoint.client_name, name, "client_name")?;
             }
@@ -171,12 +192,17 @@ fn database(text: &str) -> Result<u32, Problem> {
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic())
         && text.len() <= 24
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'))
 }
 
 /// Digits only: `parse` alone would take a sign.
 fn number(text: &str) -> Option<u32> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
 }
 
 fn present(text: String) -> Option<String> {
@@ -195,7 +221,11 @@ fn decoded(text: &str) -> Result<String, Problem> {
         let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
         match (digit(), digit()) {
             (Some(high), Some(low)) => bytes.push((high << 4 | low) as u8),
-            _ => return Err(Problem::Part("a '%' must be followed by two hexadecimal digits, and is %25 itself")),
+            _ => {
+                return Err(Problem::Part(
+                    "a '%' must be followed by two hexadecimal digits, and is %25 itself",
+                ));
+            }
         }
     }
     String::from_utf8(bytes).map_err(|_| Problem::Part("what is percent-encoded must be UTF-8"))

@@ -29,7 +29,13 @@ pub(super) struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
-    pub(super) fn new(granted: &'a Event, call: &Call<'a>, hold: &'a str, token: u64, valid_until: u64) -> Self {
+    pub(super) fn new(
+        granted: &'a Event,
+        call: &Call<'a>,
+        hold: &'a str,
+        token: u64,
+        valid_until: u64,
+    ) -> Self {
         Self {
             key: call.key,
             mode: call.mode,
@@ -74,7 +80,9 @@ impl<'a> Claim<'a> {
                     self.end_at(event.at);
                 }
             }
-            What::ReleaseOk { outcome, .. } if self.depth == 0 => self.outcome = Some((event, *outcome)),
+            What::ReleaseOk { outcome, .. } if self.depth == 0 => {
+                self.outcome = Some((event, *outcome))
+            }
             _ => {}
         }
     }

@@ -9,18 +9,26 @@ use crate::history::{Effect, Event, Outcome, What, micros};
 pub(super) fn nothing_renews_after_the_end(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in &facts.claims {
-        let Some((end, gone_by)) = gone_by(facts, claim) else { continue };
+        let Some((end, gone_by)) = gone_by(facts, claim) else {
+            continue;
+        };
         for renewal in &claim.renewals {
             if matches!(&renewal.what, What::RenewOk { sent, .. } if *sent > end.at) {
                 let message = format!("{} was renewed on {} after its end", claim.hold, claim.key);
                 violations.push(violation("I4", message, &[end, renewal]));
             }
         }
-        for sample in facts.samples_of(claim).filter(|s| s.asked > gone_by && s.shows(claim.hold)) {
+        for sample in facts
+            .samples_of(claim)
+            .filter(|s| s.asked > gone_by && s.shows(claim.hold))
+        {
             // An owner keeps its id from one acquisition to the next.
             let later = |at| at > end.at && at <= sample.event.at;
-            let asked_again = |c: &Call<'_>| c.key == claim.key && later(c.invoke.at) && same_client(c.invoke, claim);
-            let granted_again = |c: &Claim<'_>| c.key == claim.key && c.hold == claim.hold && c.granted.at > end.at;
+            let asked_again = |c: &Call<'_>| {
+                c.key == claim.key && later(c.invoke.at) && same_client(c.invoke, claim)
+            };
+            let granted_again =
+                |c: &Claim<'_>| c.key == claim.key && c.hold == claim.hold && c.granted.at > end.at;
             if !facts.calls.iter().any(asked_again) && !facts.claims.iter().any(granted_again) {
                 let message = format!("{} is on {} after its end", claim.hold, claim.key);
                 violations.push(violation("I4", message, &[end, sample.event]));
@@ -55,7 +63,9 @@ fn died(facts: &Facts<'_>, claim: &Claim<'_>) -> bool {
 pub(super) fn loss_is_told(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in &facts.claims {
-        let gone = facts.samples_of(claim).find(|s| s.event.at < claim.end() && !s.shows(claim.hold));
+        let gone = facts
+            .samples_of(claim)
+            .find(|s| s.event.at < claim.end() && !s.shows(claim.hold));
         let Some(gone) = gone else { continue };
         let process = claim.granted.process;
         let holds_up = |effect| !matches!(effect, Effect::Freezes(other) if other != process);
@@ -63,7 +73,10 @@ pub(super) fn loss_is_told(facts: &Facts<'_>) -> Vec<Violation> {
         // What nobody wrote down before the history ended is not known.
         if claim.end().min(facts.end) > due {
             let late = claim.end().min(facts.end) - gone.event.at;
-            let message = format!("{} claimed {} for {late} µs after the server had let go", claim.hold, claim.key);
+            let message = format!(
+                "{} claimed {} for {late} µs after the server had let go",
+                claim.hold, claim.key
+            );
             violations.push(violation("I5", message, &[claim.granted, gone.event]));
         }
     }
@@ -86,7 +99,10 @@ pub(super) fn nesting_is_balanced(facts: &Facts<'_>) -> Vec<Violation> {
     for claim in facts.claims.iter().filter(|c| c.grants > 1) {
         let missing = |s: &&Sample<'_>| claim.covers((s.asked, s.event.at)) && !s.shows(claim.hold);
         if let Some(sample) = facts.samples_of(claim).find(missing) {
-            let message = format!("{} still nests on {}, and the server has let go", claim.hold, claim.key);
+            let message = format!(
+                "{} still nests on {}, and the server has let go",
+                claim.hold, claim.key
+            );
             let mut found = violation("I11", message, &[claim.granted, sample.event]);
             found.excused = facts.may_lose_locks((claim.granted.at, sample.event.at));
             violations.push(found);
@@ -99,17 +115,27 @@ pub(super) fn nesting_is_balanced(facts: &Facts<'_>) -> Vec<Violation> {
 pub(super) fn release_is_honest(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in &facts.claims {
-        let (Some(begin), Some((end, outcome))) = (claim.release, claim.outcome) else { continue };
+        let (Some(begin), Some((end, outcome))) = (claim.release, claim.outcome) else {
+            continue;
+        };
         // The last thing known of the key before the release began.
-        let Some(last) = facts.samples_of(claim).take_while(|s| s.event.at < begin.at).last() else { continue };
+        let Some(last) = facts
+            .samples_of(claim)
+            .take_while(|s| s.event.at < begin.at)
+            .last()
+        else {
+            continue;
+        };
         let dishonest = match outcome {
             Outcome::Released => !last.shows(claim.hold),
             Outcome::AlreadyGone => last.shows(claim.hold) && end.at < last.lives_until(),
             Outcome::Unknown => false,
         };
         if dishonest {
-            let message =
-                format!("the release of {} by {} said {outcome:?}, the server knew better", claim.key, claim.hold);
+            let message = format!(
+                "the release of {} by {} said {outcome:?}, the server knew better",
+                claim.key, claim.hold
+            );
             let mut found = violation("I16", message, &[last.event, begin, end]);
             found.excused = facts.may_lose_locks((last.asked, end.at));
             violations.push(found);

@@ -11,7 +11,10 @@ use crate::history::Mode;
 pub(super) fn claims_do_not_overlap(facts: &Facts<'_>) -> Vec<Violation> {
     let mut by_key: HashMap<&str, Vec<(Span, &Claim<'_>)>> = HashMap::new();
     for claim in &facts.claims {
-        by_key.entry(claim.key).or_default().extend(claim.spans.iter().map(|span| (*span, claim)));
+        by_key
+            .entry(claim.key)
+            .or_default()
+            .extend(claim.spans.iter().map(|span| (*span, claim)));
     }
     let mut violations = Vec::new();
     for mut spans in by_key.into_values() {
@@ -22,15 +25,23 @@ pub(super) fn claims_do_not_overlap(facts: &Facts<'_>) -> Vec<Violation> {
             if span.0 >= span.1 {
                 continue;
             }
-            let others: Vec<_> = open.iter().filter(|(_, other)| other.hold != claim.hold).collect();
-            let conflict = others.iter().find(|(_, other)| match (claim.mode, other.mode) {
-                (Mode::Shared, Mode::Shared) => false,
-                (Mode::Permit(of), Mode::Permit(_)) => others.len() >= of as usize,
-                _ => true,
-            });
+            let others: Vec<_> = open
+                .iter()
+                .filter(|(_, other)| other.hold != claim.hold)
+                .collect();
+            let conflict = others
+                .iter()
+                .find(|(_, other)| match (claim.mode, other.mode) {
+                    (Mode::Shared, Mode::Shared) => false,
+                    (Mode::Permit(of), Mode::Permit(_)) => others.len() >= of as usize,
+                    _ => true,
+                });
             if let Some((before, other)) = conflict {
                 let together = before.1.min(span.1) - span.0;
-                let message = format!("{} and {} both claim {} for {together} µs", other.hold, claim.hold, claim.key);
+                let message = format!(
+                    "{} and {} both claim {} for {together} µs",
+                    other.hold, claim.hold, claim.key
+                );
                 let mut found = violation("I1", message, &[other.granted, claim.granted]);
                 // A server that forgets after the first grant lets the second one happen.
                 found.excused = facts.may_lose_locks((other.granted.at, span.0 + 1));
@@ -48,7 +59,10 @@ pub(super) fn claims_are_true_at_the_server(facts: &Facts<'_>) -> Vec<Violation>
     for claim in &facts.claims {
         for sample in facts.samples_of(claim) {
             if claim.covers((sample.asked, sample.event.at)) && !sample.shows(claim.hold) {
-                let message = format!("{} claims {}, and the server does not know it", claim.hold, claim.key);
+                let message = format!(
+                    "{} claims {}, and the server does not know it",
+                    claim.hold, claim.key
+                );
                 let mut found = violation("I1", message, &[claim.granted, sample.event]);
                 found.excused = facts.may_lose_locks((claim.granted.at, sample.event.at));
                 violations.push(found);
@@ -70,9 +84,17 @@ pub(super) fn only_the_owner_ends_a_hold(facts: &Facts<'_>) -> Vec<Violation> {
                 last = Some(sample);
                 continue;
             }
-            let Some(before) = last.take().filter(|before| sample.event.at < before.lives_until()) else { continue };
+            let Some(before) = last
+                .take()
+                .filter(|before| sample.event.at < before.lives_until())
+            else {
+                continue;
+            };
             let left = before.lives_until() - sample.event.at;
-            let message = format!("{} was ended by somebody else on {}, {left} µs early", claim.hold, claim.key);
+            let message = format!(
+                "{} was ended by somebody else on {}, {left} µs early",
+                claim.hold, claim.key
+            );
             let mut found = violation("I3", message, &[claim.granted, before.event, sample.event]);
             found.excused = facts.may_lose_locks((before.asked, sample.event.at));
             violations.push(found);

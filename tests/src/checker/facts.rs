@@ -80,9 +80,22 @@ impl<'a> Facts<'a> {
         for event in self.events {
             let at = event.at;
             match &event.what {
-                What::Invoke { call, key, mode, waits, bound } => {
+                What::Invoke {
+                    call,
+                    key,
+                    mode,
+                    waits,
+                    bound,
+                } => {
                     open_calls.insert((event.process, *call), self.calls.len());
-                    let call = Call { invoke: event, key, mode: *mode, waits: *waits, bound: *bound, end: None };
+                    let call = Call {
+                        invoke: event,
+                        key,
+                        mode: *mode,
+                        waits: *waits,
+                        bound: *bound,
+                        end: None,
+                    };
                     self.calls.push(call);
                 }
                 What::Fail { call, .. } | What::Cancel { call } => {
@@ -90,26 +103,53 @@ impl<'a> Facts<'a> {
                         self.calls[*index].end = Some(event);
                     }
                 }
-                What::Ok { call, hold, token, valid_until } => {
-                    let Some(index) = open_calls.get(&(event.process, *call)) else { continue };
+                What::Ok {
+                    call,
+                    hold,
+                    token,
+                    valid_until,
+                } => {
+                    let Some(index) = open_calls.get(&(event.process, *call)) else {
+                        continue;
+                    };
                     let call = &mut self.calls[*index];
                     call.end.get_or_insert(event);
                     self.granted.insert((call.key, hold));
                     match latest.get(hold.as_str()).map(|i| &mut self.claims[*i]) {
-                        Some(claim) if claim.depth > 0 && claim.key == call.key => claim.nest(at, *valid_until),
+                        Some(claim) if claim.depth > 0 && claim.key == call.key => {
+                            claim.nest(at, *valid_until)
+                        }
                         _ => {
                             latest.insert(hold, self.claims.len());
-                            self.claims.push(Claim::new(event, call, hold, *token, *valid_until));
+                            self.claims
+                                .push(Claim::new(event, call, hold, *token, *valid_until));
                         }
                     }
                 }
-                What::Server { key, asked, holders, pttl } => {
-                    self.samples_by_key.entry(key).or_default().push(self.samples.len());
-                    self.samples.push(Sample { event, key, asked: *asked, holders, pttl: *pttl });
+                What::Server {
+                    key,
+                    asked,
+                    holders,
+                    pttl,
+                } => {
+                    self.samples_by_key
+                        .entry(key)
+                        .or_default()
+                        .push(self.samples.len());
+                    self.samples.push(Sample {
+                        event,
+                        key,
+                        asked: *asked,
+                        holders,
+                        pttl: *pttl,
+                    });
                 }
                 What::FaultStart { id, effect, .. } => {
                     open_faults.insert((event.process, *id), self.faults.len());
-                    self.faults.push(Fault { effect: *effect, span: (at, NEVER) });
+                    self.faults.push(Fault {
+                        effect: *effect,
+                        span: (at, NEVER),
+                    });
                 }
                 What::FaultEnd { id } => {
                     if let Some(index) = open_faults.get(&(event.process, *id)) {
@@ -118,7 +158,10 @@ impl<'a> Facts<'a> {
                 }
                 What::Died { pid } => {
                     self.deaths.insert(*pid, at);
-                    self.claims.iter_mut().filter(|c| c.granted.process == *pid).for_each(|c| c.end_at(at));
+                    self.claims
+                        .iter_mut()
+                        .filter(|c| c.granted.process == *pid)
+                        .for_each(|c| c.end_at(at));
                 }
                 What::RenewOk { hold, .. }
                 | What::Lost { hold, .. }
@@ -137,17 +180,23 @@ impl<'a> Facts<'a> {
     /// What was seen of a claim's key after the grant, in order, until long after its end: a hold that comes back does
     /// so within a few leases, and a long history need not be read to its end for each claim.
     pub(super) fn samples_of(&self, claim: &Claim<'_>) -> impl Iterator<Item = &Sample<'a>> {
-        let indices = self.samples_by_key.get(claim.key).map_or(&[][..], Vec::as_slice);
+        let indices = self
+            .samples_by_key
+            .get(claim.key)
+            .map_or(&[][..], Vec::as_slice);
         let first = indices.partition_point(|i| self.samples[*i].event.at < claim.granted.at);
         let until = claim.end().saturating_add(10 * self.lease());
         let from = claim.granted.at;
         let rest = indices[first..].iter().map(|i| &self.samples[*i]);
-        rest.take_while(move |s| s.asked <= until).filter(move |s| s.asked >= from)
+        rest.take_while(move |s| s.asked <= until)
+            .filter(move |s| s.asked >= from)
     }
 
     /// Whether a fault that may lose locks was active in the span.
     pub(super) fn may_lose_locks(&self, span: Span) -> bool {
-        self.faults.iter().any(|f| f.effect == Effect::LosesLocks && overlap(f.span, span))
+        self.faults
+            .iter()
+            .any(|f| f.effect == Effect::LosesLocks && overlap(f.span, span))
     }
 
     /// The moment by which something that is due `allowed` after `from` must have happened: faults in between that
@@ -156,8 +205,16 @@ impl<'a> Facts<'a> {
         let mut start = from;
         // Each fault can move it once.
         for _ in &self.faults {
-            let over = |f: &&Fault| counts(f.effect) && overlap(f.span, (from, start.saturating_add(allowed)));
-            let latest = self.faults.iter().filter(over).map(|f| f.span.1).max().unwrap_or(start);
+            let over = |f: &&Fault| {
+                counts(f.effect) && overlap(f.span, (from, start.saturating_add(allowed)))
+            };
+            let latest = self
+                .faults
+                .iter()
+                .filter(over)
+                .map(|f| f.span.1)
+                .max()
+                .unwrap_or(start);
             if latest <= start {
                 break;
             }
@@ -171,7 +228,10 @@ impl<'a> Facts<'a> {
         let mut handoffs = 0;
         for claim in &self.claims {
             let holder = (claim.granted.process, claim.granted.client.as_str());
-            handoffs += usize::from(last.insert(claim.key, holder).is_some_and(|before| before != holder));
+            handoffs += usize::from(
+                last.insert(claim.key, holder)
+                    .is_some_and(|before| before != holder),
+            );
         }
         handoffs
     }
@@ -215,5 +275,10 @@ pub(super) fn overlap(a: Span, b: Span) -> bool {
 
 pub(super) fn violation(invariant: &'static str, message: String, events: &[&Event]) -> Violation {
     let events = events.iter().map(|e| (*e).clone()).collect();
-    Violation { invariant, excused: false, message, events }
+    Violation {
+        invariant,
+        excused: false,
+        message,
+        events,
+    }
 }

@@ -33,7 +33,10 @@ pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
             last.insert(claim.key, claim);
             continue;
         }
-        let message = format!("token {} for {} came after {}", claim.token, claim.key, before.token);
+        let message = format!(
+            "token {} for {} came after {}",
+            claim.token, claim.key, before.token
+        );
         let mut found = violation("I2", message, &[before.granted, claim.granted]);
         let either_first = claim.asked < before.granted.at;
         found.excused = either_first && facts.may_lose_locks((claim.asked, claim.granted.at));
@@ -48,7 +51,14 @@ pub(super) fn the_resource_takes_no_older_token(facts: &Facts<'_>) -> Vec<Violat
     // certainly came before it. So each use is compared with the greatest token of those.
     let mut uses: HashMap<&str, Vec<_>> = HashMap::new();
     for event in facts.events {
-        if let What::Use { key, token, since, accepted: true, .. } = &event.what {
+        if let What::Use {
+            key,
+            token,
+            since,
+            accepted: true,
+            ..
+        } = &event.what
+        {
             uses.entry(key).or_default().push((event, *token, *since));
         }
     }
@@ -59,7 +69,8 @@ pub(super) fn the_resource_takes_no_older_token(facts: &Facts<'_>) -> Vec<Violat
         let mut over = by_end.iter().peekable();
         let mut greatest: Option<(&crate::history::Event, u64)> = None;
         for (event, token, since) in by_start {
-            while let Some((earlier, taken, _)) = over.next_if(|(earlier, _, _)| earlier.at < since) {
+            while let Some((earlier, taken, _)) = over.next_if(|(earlier, _, _)| earlier.at < since)
+            {
                 if greatest.is_none_or(|(_, most)| *taken > most) {
                     greatest = Some((earlier, *taken));
                 }

@@ -17,9 +17,15 @@ pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
     }
     let mut violations = Vec::new();
     for claim in facts.claims.iter().filter(|c| c.mode == Mode::Exclusive) {
-        let Some((ended, free)) = free_at(facts, claim) else { continue };
+        let Some((ended, free)) = free_at(facts, claim) else {
+            continue;
+        };
         let mut due = facts.due(free, handoff, |_| true);
-        if facts.deaths.values().any(|died| ended <= *died && *died <= due) {
+        if facts
+            .deaths
+            .values()
+            .any(|died| ended <= *died && *died <= due)
+        {
             // The one who died may have been granted it and not have lived to say so.
             due = due.saturating_add(facts.lease());
         }
@@ -29,10 +35,21 @@ pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
         let granted = &grants[claim.key];
         let next = granted.get(granted.partition_point(|at| *at <= ended));
         if waited && due <= facts.end && next.is_none_or(|at| *at > due) {
-            let message = format!("{} was free and had a waiter, and nobody got it for {} µs", claim.key, due - free);
-            let still = |c: &&Call<'_>| c.key == claim.key && c.waits && c.invoke.at <= free && facts.end_of(c) > due;
+            let message = format!(
+                "{} was free and had a waiter, and nobody got it for {} µs",
+                claim.key,
+                due - free
+            );
+            let still = |c: &&Call<'_>| {
+                c.key == claim.key && c.waits && c.invoke.at <= free && facts.end_of(c) > due
+            };
             let waiter = facts.calls.iter().find(still).map(|c| c.invoke);
-            let events: Vec<_> = claim.release.or(claim.lost).into_iter().chain(waiter).collect();
+            let events: Vec<_> = claim
+                .release
+                .or(claim.lost)
+                .into_iter()
+                .chain(waiter)
+                .collect();
             violations.push(violation("I6", message, &events));
         }
     }
@@ -43,7 +60,9 @@ pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
 fn free_at(facts: &Facts<'_>, claim: &Claim<'_>) -> Option<(u64, u64)> {
     let died = facts.deaths.get(&claim.granted.process).copied();
     match (claim.release, claim.outcome) {
-        (Some(release), Some((end, Outcome::Released | Outcome::AlreadyGone))) => Some((release.at, end.at)),
+        (Some(release), Some((end, Outcome::Released | Outcome::AlreadyGone))) => {
+            Some((release.at, end.at))
+        }
         (Some(release), None) if died.is_none() => Some((release.at, release.at)),
         // Whoever was to let go of it may not have reached the server: its lease ends it.
         (release, _) => {
@@ -64,8 +83,15 @@ pub(super) fn waits_are_bounded(facts: &Facts<'_>) -> Vec<Violation> {
         let due = facts.due(call.invoke.at, allowed, frozen);
         let ended = facts.end_of(call).min(facts.end);
         if ended > due {
-            let message = format!("a bounded wait for {} took {} µs too long", call.key, ended - due);
-            let events: Vec<_> = [Some(call.invoke), call.end].into_iter().flatten().collect();
+            let message = format!(
+                "a bounded wait for {} took {} µs too long",
+                call.key,
+                ended - due
+            );
+            let events: Vec<_> = [Some(call.invoke), call.end]
+                .into_iter()
+                .flatten()
+                .collect();
             violations.push(violation("I8", message, &events));
         }
     }
@@ -77,7 +103,10 @@ pub(super) fn cancelled_calls_leave_nothing(facts: &Facts<'_>) -> Vec<Violation>
     // A client's ids begin alike, `<client>:<n>`: whose an unknown one may be is known once a client has got one.
     let mut processes: HashMap<&str, HashSet<u32>> = HashMap::new();
     for claim in &facts.claims {
-        processes.entry(client_of(claim.hold)).or_default().insert(claim.granted.process);
+        processes
+            .entry(client_of(claim.hold))
+            .or_default()
+            .insert(claim.granted.process);
     }
     let mut first_seen = HashMap::new();
     let mut violations = Vec::new();
@@ -86,7 +115,9 @@ pub(super) fn cancelled_calls_leave_nothing(facts: &Facts<'_>) -> Vec<Violation>
             if facts.granted.contains(&(sample.key, holder.id.as_str())) {
                 continue;
             }
-            let first_seen = *first_seen.entry((sample.key, &holder.id)).or_insert(sample.event.at);
+            let first_seen = *first_seen
+                .entry((sample.key, &holder.id))
+                .or_insert(sample.event.at);
             let suspects = processes.get(client_of(&holder.id));
             // Of whom it is cannot be told, only of whom it may be: of a call that began before it was seen, and is
             // open or has just ended.
@@ -103,9 +134,14 @@ pub(super) fn cancelled_calls_leave_nothing(facts: &Facts<'_>) -> Vec<Violation>
             if facts.calls.iter().any(may_be_of) {
                 continue;
             }
-            let message = format!("{} is held by {}, which no acquisition was told of", sample.key, holder.id);
+            let message = format!(
+                "{} is held by {}, which no acquisition was told of",
+                sample.key, holder.id
+            );
             let given_up = |c: &&Call<'_>| {
-                c.key == sample.key && c.invoke.at <= first_seen && c.end.is_some_and(|end| !is_grant(end))
+                c.key == sample.key
+                    && c.invoke.at <= first_seen
+                    && c.end.is_some_and(|end| !is_grant(end))
             };
             let last = facts.calls.iter().rfind(given_up).and_then(|c| c.end);
             let events: Vec<_> = last.into_iter().chain([sample.event]).collect();

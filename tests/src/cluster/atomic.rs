@@ -35,11 +35,19 @@ impl Cluster {
     ///
     /// When nobody serves the slot.
     pub async fn atomic_migration(&self, slot: u16, target: usize) -> Option<AtomicMigration<'_>> {
-        let source = self.master_of_slot(slot).await.expect("somebody serves the slot");
+        let source = self
+            .master_of_slot(slot)
+            .await
+            .expect("somebody serves the slot");
         if !self.node(source).knows("cluster|migrateslots").await {
             return None;
         }
-        let migration = AtomicMigration { cluster: self, slot, source, target };
+        let migration = AtomicMigration {
+            cluster: self,
+            slot,
+            source,
+            target,
+        };
         for step in [Step::Streaming, Step::Paused] {
             if migration.debug(step, "0").await.error().is_some() {
                 return None;
@@ -54,7 +62,9 @@ impl Cluster {
     ///
     /// When the migration fails.
     pub async fn migrate_slot_atomically(&self, slot: u16, target: usize) -> bool {
-        let Some(migration) = self.atomic_migration(slot, target).await else { return false };
+        let Some(migration) = self.atomic_migration(slot, target).await else {
+            return false;
+        };
         migration.start().await;
         migration.finish().await;
         true
@@ -81,7 +91,15 @@ impl AtomicMigration<'_> {
     /// When the source refuses it.
     pub async fn start(&self) {
         let (slot, target) = (self.slot.to_string(), self.cluster.id(self.target));
-        let command = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &slot, &slot, "NODE", target];
+        let command = [
+            "CLUSTER",
+            "MIGRATESLOTS",
+            "SLOTSRANGE",
+            &slot,
+            &slot,
+            "NODE",
+            target,
+        ];
         let reply = self.cluster.raw(self.source).await.cmd(&command).await;
         assert!(reply.is_ok(), "{reply:?}");
     }
@@ -149,7 +167,12 @@ impl AtomicMigration<'_> {
     ///
     /// When the source refuses it.
     pub async fn cancel(&self) {
-        let reply = self.cluster.raw(self.source).await.cmd(&["CLUSTER", "CANCELSLOTMIGRATIONS"]).await;
+        let reply = self
+            .cluster
+            .raw(self.source)
+            .await
+            .cmd(&["CLUSTER", "CANCELSLOTMIGRATIONS"])
+            .await;
         assert!(reply.is_ok(), "{reply:?}");
         self.await_state("cancelled").await;
     }
@@ -167,7 +190,10 @@ impl AtomicMigration<'_> {
         until(wanted, async || {
             let (state, message) = self.state().await;
             let is_over = ["success", "cancelled", "failed"].contains(&state.as_str());
-            assert!(state == wanted || !is_over, "the migration ended: {state}, {message}");
+            assert!(
+                state == wanted || !is_over,
+                "the migration ended: {state}, {message}"
+            );
             if state == wanted { Ok(()) } else { Err(state) }
         })
         .await;
@@ -175,11 +201,24 @@ impl AtomicMigration<'_> {
 
     /// What the source says of its newest job for the slot.
     async fn state(&self) -> (String, String) {
-        let jobs = self.cluster.raw(self.source).await.cmd(&["CLUSTER", "GETSLOTMIGRATIONS"]).await;
+        let jobs = self
+            .cluster
+            .raw(self.source)
+            .await
+            .cmd(&["CLUSTER", "GETSLOTMIGRATIONS"])
+            .await;
         let range = format!("{0}-{0}", self.slot);
-        let field = |job: &RawValue, name: &str| job.get(name).map(|value| value.str().to_owned()).unwrap_or_default();
+        let field = |job: &RawValue, name: &str| {
+            job.get(name)
+                .map(|value| value.str().to_owned())
+                .unwrap_or_default()
+        };
         // The newest comes first.
-        let job = jobs.array().iter().find(|job| field(job, "slot_ranges") == range).expect("a job for the slot");
+        let job = jobs
+            .array()
+            .iter()
+            .find(|job| field(job, "slot_ranges") == range)
+            .expect("a job for the slot");
         (field(job, "state"), field(job, "message"))
     }
 
@@ -188,6 +227,10 @@ impl AtomicMigration<'_> {
             Step::Streaming => (self.source, "PREVENT-PAUSE"),
             Step::Paused => (self.target, "PREVENT-FAILOVER"),
         };
-        self.cluster.raw(node).await.cmd(&["DEBUG", "SLOTMIGRATION", what, on]).await
+        self.cluster
+            .raw(node)
+            .await
+            .cmd(&["DEBUG", "SLOTMIGRATION", what, on])
+            .await
     }
 }

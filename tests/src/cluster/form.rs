@@ -89,7 +89,11 @@ impl ClusterBuilder {
     /// [`config`](Self::config) lines.
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.server = self.server.tls().config("tls-cluster yes").config("tls-replication yes");
+        self.server = self
+            .server
+            .tls()
+            .config("tls-cluster yes")
+            .config("tls-replication yes");
         self
     }
 
@@ -112,19 +116,32 @@ impl ClusterBuilder {
             let mut raw = node.server.raw().await;
             node.id = raw.cmd(&["CLUSTER", "MYID"]).await.str().into();
             // Epochs that differ from the start spare the cluster the elections that would make them differ.
-            assert!(raw.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await.is_ok());
+            assert!(
+                raw.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])
+                    .await
+                    .is_ok()
+            );
         }
         for (index, node) in nodes.iter().take(self.masters).enumerate() {
-            let bound = |i: usize| SLOTS * u32::try_from(i).expect("few") / u32::try_from(self.masters).expect("few");
+            let bound = |i: usize| {
+                SLOTS * u32::try_from(i).expect("few") / u32::try_from(self.masters).expect("few")
+            };
             give_slots(&node.server, bound(index), bound(index + 1) - 1).await;
         }
         // Everybody meets everybody: left to gossip alone it takes seconds.
         for (index, node) in nodes.iter().enumerate() {
             let mut raw = node.server.raw().await;
             for other in &nodes[index + 1..] {
-                let bus = other.bus.as_ref().map_or_else(|| other.server.peer_port() + 10_000, |bus| bus.addr().port());
+                let bus = other.bus.as_ref().map_or_else(
+                    || other.server.peer_port() + 10_000,
+                    |bus| bus.addr().port(),
+                );
                 let (port, bus) = (other.server.peer_port().to_string(), bus.to_string());
-                assert!(raw.cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await.is_ok());
+                assert!(
+                    raw.cmd(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])
+                        .await
+                        .is_ok()
+                );
             }
         }
         for index in 0..self.masters * self.replicas {
@@ -133,11 +150,18 @@ impl ClusterBuilder {
             let mut raw = replica.raw().await;
             until("the replica knows its master", async || {
                 let reply = raw.cmd(&["CLUSTER", "REPLICATE", &master]).await;
-                if reply.is_ok() { Ok(()) } else { Err(format!("{reply:?}")) }
+                if reply.is_ok() {
+                    Ok(())
+                } else {
+                    Err(format!("{reply:?}"))
+                }
             })
             .await;
         }
-        let cluster = Cluster { nodes, masters: self.masters };
+        let cluster = Cluster {
+            nodes,
+            masters: self.masters,
+        };
         cluster.wait_until_ok().await;
         cluster
     }
@@ -166,7 +190,10 @@ impl ClusterBuilder {
                 let mut bus_port = server.peer_port() + 10_000;
                 let mut lines = vec![format!("cluster-announce-port {port}")];
                 if self.isolable {
-                    bus_port = bus.insert(Proxy::start((server.addr().ip(), bus_port).into())).addr().port();
+                    bus_port = bus
+                        .insert(Proxy::start((server.addr().ip(), bus_port).into()))
+                        .addr()
+                        .port();
                     lines.push(network::speak_from(network::server(nodes.len()), &server).await);
                     // Otherwise it is looked for where it speaks from.
                     lines.push("cluster-announce-ip 127.0.0.1".into());
@@ -176,7 +203,12 @@ impl ClusterBuilder {
                 // Redis 6.2 accepts them at run time as well, and goes on calling itself by its own port.
                 server.reconfigure(lines).await;
             }
-            nodes.push(Node { proxy, bus, server, id: String::new() });
+            nodes.push(Node {
+                proxy,
+                bus,
+                server,
+                id: String::new(),
+            });
         }
         nodes
     }
@@ -184,7 +216,14 @@ impl ClusterBuilder {
 
 async fn give_slots(server: &Server, first: u32, last: u32) {
     let mut raw = server.raw().await;
-    let reply = raw.cmd(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+    let reply = raw
+        .cmd(&[
+            "CLUSTER",
+            "ADDSLOTSRANGE",
+            &first.to_string(),
+            &last.to_string(),
+        ])
+        .await;
     if reply.is_ok() {
         return;
     }

@@ -35,14 +35,24 @@ impl Member {
     /// Whether it serves this slot.
     #[must_use]
     pub fn serves(&self, slot: u16) -> bool {
-        self.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot))
+        self.slots
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&slot))
     }
 
     /// `id host:port@busport[,name] flags master ping pong epoch link slot slot …`
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
-        let [id, address, flags, master, _, _, epoch, link, slots @ ..] = words.as_slice() else { return None };
-        let port = address.split(['@', ',']).next()?.rsplit_once(':')?.1.parse().ok()?;
+        let [id, address, flags, master, _, _, epoch, link, slots @ ..] = words.as_slice() else {
+            return None;
+        };
+        let port = address
+            .split(['@', ','])
+            .next()?
+            .rsplit_once(':')?
+            .1
+            .parse()
+            .ok()?;
         // A slot on the move stands behind the others as `[5->-id]`; its owner is still who it was.
         let slots = slots.iter().filter_map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));

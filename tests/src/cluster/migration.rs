@@ -20,8 +20,16 @@ impl Cluster {
     ///
     /// When nobody serves the slot.
     pub async fn migration(&self, slot: u16, target: usize) -> Migration<'_> {
-        let source = self.master_of_slot(slot).await.expect("somebody serves the slot");
-        Migration { cluster: self, slot, source, target }
+        let source = self
+            .master_of_slot(slot)
+            .await
+            .expect("somebody serves the slot");
+        Migration {
+            cluster: self,
+            slot,
+            source,
+            target,
+        }
     }
 }
 
@@ -44,7 +52,8 @@ impl Migration<'_> {
     ///
     /// As every step: when the server refuses it.
     pub async fn import(&self) {
-        self.set_slot(self.target, "IMPORTING", Some(self.source)).await;
+        self.set_slot(self.target, "IMPORTING", Some(self.source))
+            .await;
     }
 
     /// `SETSLOT MIGRATING` at the source: from now on it answers `ASK` for keys that it does not have.
@@ -53,7 +62,8 @@ impl Migration<'_> {
     ///
     /// When the server refuses it.
     pub async fn migrate(&self) {
-        self.set_slot(self.source, "MIGRATING", Some(self.target)).await;
+        self.set_slot(self.source, "MIGRATING", Some(self.target))
+            .await;
     }
 
     /// [`import`](Self::import) and [`migrate`](Self::migrate), in the order in which no request falls between.
@@ -73,7 +83,15 @@ impl Migration<'_> {
     /// When the server refuses it; a key that is not there is no reason.
     pub async fn move_keys<K: AsRef<[u8]>>(&self, keys: &[K]) {
         let port = self.cluster.node(self.target).port().to_string();
-        let mut command: Vec<&[u8]> = vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"5000", b"KEYS"];
+        let mut command: Vec<&[u8]> = vec![
+            b"MIGRATE",
+            b"127.0.0.1",
+            port.as_bytes(),
+            b"",
+            b"0",
+            b"5000",
+            b"KEYS",
+        ];
         command.extend(keys.iter().map(AsRef::as_ref));
         let reply = self.cluster.raw(self.source).await.cmd(&command).await;
         assert!(reply.error().is_none(), "{reply:?}");
@@ -88,7 +106,9 @@ impl Migration<'_> {
         let mut raw = self.cluster.raw(self.source).await;
         let mut moved = 0;
         loop {
-            let reply = raw.cmd(&["CLUSTER", "GETKEYSINSLOT", &self.slot.to_string(), "100"]).await;
+            let reply = raw
+                .cmd(&["CLUSTER", "GETKEYSINSLOT", &self.slot.to_string(), "100"])
+                .await;
             let keys: Vec<Vec<u8>> = reply
                 .array()
                 .iter()

@@ -108,13 +108,34 @@ async fn serve(client: &mut TcpStream, peer: IpAddr, mode: Accept, shared: &Shar
 }
 
 /// Runs both directions until both have ended, or until one of them ends the connection.
-async fn pump_both(client: &mut TcpStream, peer: IpAddr, server: &mut TcpStream, shared: &Shared) -> End {
+async fn pump_both(
+    client: &mut TcpStream,
+    peer: IpAddr,
+    server: &mut TcpStream,
+    shared: &Shared,
+) -> End {
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let mut requests =
-        std::pin::pin!(Pump::new(from_client, to_server, peer, &shared.to_server, &shared.from_client).run());
-    let mut replies =
-        std::pin::pin!(Pump::new(from_server, to_client, peer, &shared.to_client, &shared.from_server).run());
+    let mut requests = std::pin::pin!(
+        Pump::new(
+            from_client,
+            to_server,
+            peer,
+            &shared.to_server,
+            &shared.from_client
+        )
+        .run()
+    );
+    let mut replies = std::pin::pin!(
+        Pump::new(
+            from_server,
+            to_client,
+            peer,
+            &shared.to_client,
+            &shared.from_server
+        )
+        .run()
+    );
     tokio::select! {
         end = &mut requests => match end {
             End::Eof => replies.await,

@@ -4,7 +4,12 @@
 /// frames of one line each: the proxy must not be the one that stumbles.
 pub(super) fn frame_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|w| w == b"\r\n")? + 2;
-    let count = || std::str::from_utf8(&bytes[1..end - 2]).ok()?.parse::<usize>().ok();
+    let count = || {
+        std::str::from_utf8(&bytes[1..end - 2])
+            .ok()?
+            .parse::<usize>()
+            .ok()
+    };
     let (elements, blob) = match bytes[0] {
         b'$' | b'=' | b'!' => (0, count().map(|n| n + 2)),
         b'*' | b'~' | b'>' => (count().unwrap_or(0), None),
@@ -36,9 +41,14 @@ mod tests {
 
     #[test]
     fn a_frame_is_whole_at_its_last_byte_and_not_before() {
-        for frame in
-            ["+OK\r\n", "$3\r\nabc\r\n", "$-1\r\n", "*0\r\n", "*2\r\n:1\r\n*1\r\n$0\r\n\r\n", "%1\r\n+a\r\n,1.5\r\n"]
-        {
+        for frame in [
+            "+OK\r\n",
+            "$3\r\nabc\r\n",
+            "$-1\r\n",
+            "*0\r\n",
+            "*2\r\n:1\r\n*1\r\n$0\r\n\r\n",
+            "%1\r\n+a\r\n,1.5\r\n",
+        ] {
             let stream = format!("{frame}+next\r\n").into_bytes();
             assert_eq!(frame_len(&stream), Some(frame.len()), "{frame:?}");
             for cut in 0..frame.len() {
@@ -50,8 +60,14 @@ mod tests {
     #[test]
     fn a_message_is_told_from_the_confirmation_of_a_subscription() {
         assert!(is_message(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"));
-        assert!(is_message(b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"));
-        assert!(!is_message(b">3\r\n$9\r\nsubscribe\r\n$7\r\nmessage\r\n:1\r\n"));
-        assert!(!is_message(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"));
+        assert!(is_message(
+            b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
+        ));
+        assert!(!is_message(
+            b">3\r\n$9\r\nsubscribe\r\n$7\r\nmessage\r\n:1\r\n"
+        ));
+        assert!(!is_message(
+            b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
+        ));
     }
 }

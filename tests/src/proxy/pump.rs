@@ -65,7 +65,19 @@ impl<'a> Pump<'a> {
         let mut changes = plans.subscribe();
         let plan = changes.borrow_and_update().clone();
         let severed = plan.severed.contains(&peer);
-        Self { from, to, peer, plans, changes, plan, severed, total, pending: Vec::new(), passed: 0, eof: false }
+        Self {
+            from,
+            to,
+            peer,
+            plans,
+            changes,
+            plan,
+            severed,
+            total,
+            pending: Vec::new(),
+            passed: 0,
+            eof: false,
+        }
     }
 
     pub(super) async fn run(mut self) -> End {
@@ -120,7 +132,10 @@ impl<'a> Pump<'a> {
             Fault::Trickle { bytes, pause } => Step::Pass(n.min(bytes.max(1)), pause),
             Fault::Corrupt { at } => {
                 let offset = at - self.passed;
-                if let Some(byte) = usize::try_from(offset).ok().and_then(|i| self.pending.get_mut(i)) {
+                if let Some(byte) = usize::try_from(offset)
+                    .ok()
+                    .and_then(|i| self.pending.get_mut(i))
+                {
                     *byte ^= 0xff;
                     self.plan_is_done();
                 }

@@ -75,7 +75,9 @@ impl ServerBuilder {
     /// When there is no server binary, or it does not start; the message holds its log.
     pub async fn start(self) -> Server {
         // Off the runtime: starting blocks, and under paused tokio time a sleep would not wait for a process.
-        tokio::task::spawn_blocking(|| self.start_blocking()).await.expect("the server starts")
+        tokio::task::spawn_blocking(|| self.start_blocking())
+            .await
+            .expect("the server starts")
     }
 
     /// As [`start`](Self::start), outside of a runtime.
@@ -89,7 +91,15 @@ impl ServerBuilder {
         for _ in 0..PORT_ATTEMPTS {
             let (port, tls) = (Port::reserve(), self.tls.then(Port::reserve));
             match self.launch(dir.path(), port.number(), tls.as_ref().map(Port::number)) {
-                Ok(process) => return Server { process: Mutex::new(Some(process)), options: self, dir, port, tls },
+                Ok(process) => {
+                    return Server {
+                        process: Mutex::new(Some(process)),
+                        options: self,
+                        dir,
+                        port,
+                        tls,
+                    };
+                }
                 Err(log) if port_was_taken(&log) => {}
                 Err(log) => panic!("the server did not start; it said:\n{log}"),
             }
@@ -98,7 +108,12 @@ impl ServerBuilder {
     }
 
     /// Starts a process and waits for its first answer, or returns its log.
-    pub(super) fn launch(&self, dir: &Path, port: u16, tls: Option<u16>) -> Result<Watched, String> {
+    pub(super) fn launch(
+        &self,
+        dir: &Path,
+        port: u16,
+        tls: Option<u16>,
+    ) -> Result<Watched, String> {
         loop {
             let debug = DEBUG_DIRECTIVE.load(Ordering::Relaxed);
             match self.launch_once(dir, port, tls, debug) {
@@ -110,7 +125,13 @@ impl ServerBuilder {
         }
     }
 
-    fn launch_once(&self, dir: &Path, port: u16, tls: Option<u16>, debug: bool) -> Result<Watched, String> {
+    fn launch_once(
+        &self,
+        dir: &Path,
+        port: u16,
+        tls: Option<u16>,
+        debug: bool,
+    ) -> Result<Watched, String> {
         let config = dir.join("server.conf");
         // A restarted Sentinel goes on with the file it has rewritten: what it has learnt is in it.
         if !(self.sentinel && config.exists()) {
@@ -128,7 +149,9 @@ impl ServerBuilder {
             if !process.is_running() || Instant::now() > give_up {
                 drop(process);
                 let text = std::fs::read(&log).unwrap_or_default();
-                let new = text.get(usize::try_from(logged).unwrap_or(0)..).unwrap_or_default();
+                let new = text
+                    .get(usize::try_from(logged).unwrap_or(0)..)
+                    .unwrap_or_default();
                 return Err(String::from_utf8_lossy(new).into_owned());
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -138,7 +161,9 @@ impl ServerBuilder {
 
     fn config_text(&self, dir: &Path, port: u16, tls: Option<u16>, debug: bool) -> String {
         let dir = dir.display();
-        let mut text = format!("port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir}\nunixsocket {dir}/sock\n");
+        let mut text = format!(
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir}\nunixsocket {dir}/sock\n"
+        );
         if !self.sentinel {
             text.push_str("save \"\"\nappendonly no\n");
             if debug {
@@ -187,7 +212,11 @@ fn port_was_taken(log: &str) -> bool {
 pub fn server_binary() -> PathBuf {
     if let Some(chosen) = std::env::var_os("LEASEHOLD_SERVER").filter(|v| !v.is_empty()) {
         let path = PathBuf::from(&chosen);
-        assert!(path.is_file(), "LEASEHOLD_SERVER={} is not a file", path.display());
+        assert!(
+            path.is_file(),
+            "LEASEHOLD_SERVER={} is not a file",
+            path.display()
+        );
         // The server starts in a directory of its own. (Not canonicalised: Debian's redis-server is a link, and what
         // the program does depends on the name it is called by.)
         return std::path::absolute(&path).unwrap_or(path);

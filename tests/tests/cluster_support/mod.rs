@@ -41,23 +41,48 @@ pub(crate) fn soon() -> Instant {
 }
 
 /// Takes `key` for `holder`: 1 if it has it now, 0 if somebody else does.
-pub(crate) async fn take(client: &Client, key: &str, holder: &str, deadline: Instant) -> Result<i64, Error> {
-    let done = client.eval(&TAKE.call(&[key.as_bytes()], &[holder.as_bytes()]), deadline).await?;
+pub(crate) async fn take(
+    client: &Client,
+    key: &str,
+    holder: &str,
+    deadline: Instant,
+) -> Result<i64, Error> {
+    let done = client
+        .eval(
+            &TAKE.call(&[key.as_bytes()], &[holder.as_bytes()]),
+            deadline,
+        )
+        .await?;
     Ok(done.value.as_int().unwrap())
 }
 
 pub(crate) async fn set(client: &Client, key: &str, value: &str) -> Result<Value, Error> {
-    client.call(key.as_bytes(), &Command::new("SET").arg(key).arg(value).arg("PX").arg("60000")).await
+    client
+        .call(
+            key.as_bytes(),
+            &Command::new("SET")
+                .arg(key)
+                .arg(value)
+                .arg("PX")
+                .arg("60000"),
+        )
+        .await
 }
 
 /// How often a server was asked to run this command, whether it did or not.
 pub(crate) async fn calls(raw: &mut Raw, command: &str) -> u64 {
     let stats = raw.cmd(&["INFO", "commandstats"]).await;
-    let Some(line) = stats.str().lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))) else {
+    let Some(line) = stats
+        .str()
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))
+    else {
         return 0;
     };
     let field = |name: &str| -> u64 {
-        line.split(',').find_map(|field| field.strip_prefix(name)).map_or(0, |number| number.trim().parse().unwrap())
+        line.split(',')
+            .find_map(|field| field.strip_prefix(name))
+            .map_or(0, |number| number.trim().parse().unwrap())
     };
     // Redirected commands count as rejected. (Redis 6.2 does not say which.)
     field("calls=") + field("rejected_calls=")

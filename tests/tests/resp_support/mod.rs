@@ -1,6 +1,9 @@
 //! What the tests of the codec share: feeding bytes in pieces, and saying what came out.
 
-#![allow(dead_code, reason = "each test binary includes this and uses a part of it")]
+#![allow(
+    dead_code,
+    reason = "each test binary includes this and uses a part of it"
+)]
 
 use bytes::BytesMut;
 use leasehold_resp::{Decoder, Frame, Limits, ProtocolErrorKind, Value};
@@ -17,7 +20,10 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     pub(crate) fn of(frames: &[Frame], end: Result<usize, ProtocolErrorKind>) -> Self {
-        Self { frames: frames.iter().map(|frame| format!("{frame:?}")).collect(), end }
+        Self {
+            frames: frames.iter().map(|frame| format!("{frame:?}")).collect(),
+            end,
+        }
     }
 }
 
@@ -33,7 +39,11 @@ pub(crate) fn decode<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u
                 Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => break,
                 Err(error) => {
-                    assert_eq!(decoder.decode(&mut buf), Err(error), "an error must be final");
+                    assert_eq!(
+                        decoder.decode(&mut buf),
+                        Err(error),
+                        "an error must be final"
+                    );
                     return Outcome::of(&frames, Err(error.kind()));
                 }
             }
@@ -45,12 +55,26 @@ pub(crate) fn decode<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u
 /// Decodes `bytes` whole, byte by byte and cut in two at every place; all must come to the same. What is long is cut
 /// at some places only.
 pub(crate) fn decode_every_way(limits: Limits, bytes: &[u8]) -> Outcome {
-    let (piece, step) = if bytes.len() < 2000 { (1, 1) } else { (61, bytes.len() / 10) };
+    let (piece, step) = if bytes.len() < 2000 {
+        (1, 1)
+    } else {
+        (61, bytes.len() / 10)
+    };
     let whole = decode(limits, [bytes]);
-    assert_eq!(decode(limits, bytes.chunks(piece)), whole, "in pieces of {piece}: {}", bytes.escape_ascii());
+    assert_eq!(
+        decode(limits, bytes.chunks(piece)),
+        whole,
+        "in pieces of {piece}: {}",
+        bytes.escape_ascii()
+    );
     for cut in (0..bytes.len()).step_by(step) {
         let (first, second) = bytes.split_at(cut);
-        assert_eq!(decode(limits, [first, second]), whole, "cut at {cut}: {}", bytes.escape_ascii());
+        assert_eq!(
+            decode(limits, [first, second]),
+            whole,
+            "cut at {cut}: {}",
+            bytes.escape_ascii()
+        );
     }
     whole
 }

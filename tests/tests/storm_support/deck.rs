@@ -16,7 +16,11 @@ impl<K: Copy + Ord> Deck<K> {
     pub(crate) fn new(all: impl Into<Vec<K>>) -> Self {
         let all = all.into();
         let played = all.iter().map(|kind| (*kind, 0)).collect();
-        Self { all, cards: Vec::new(), played }
+        Self {
+            all,
+            cards: Vec::new(),
+            played,
+        }
     }
 
     pub(crate) fn draw(&mut self, chance: &mut Chance) -> K {

@@ -62,11 +62,18 @@ impl Kind {
                 true
             }
             Self::FreezeWorker => storm.fleet.freeze(index, &mut chance).await,
-            Self::ScriptFlush => self.command(storm, &[&["SCRIPT", "FLUSH"]], Duration::ZERO).await,
+            Self::ScriptFlush => {
+                self.command(storm, &[&["SCRIPT", "FLUSH"]], Duration::ZERO)
+                    .await
+            }
             Self::ClientKill => {
                 // In RESP3 a client that listens counts as `pubsub`, though it sends commands as well.
-                let all = [["CLIENT", "KILL", "TYPE", "normal"], ["CLIENT", "KILL", "TYPE", "pubsub"]];
-                self.command(storm, &[&all[0], &all[1]], Duration::ZERO).await
+                let all = [
+                    ["CLIENT", "KILL", "TYPE", "normal"],
+                    ["CLIENT", "KILL", "TYPE", "pubsub"],
+                ];
+                self.command(storm, &[&all[0], &all[1]], Duration::ZERO)
+                    .await
             }
             Self::ClientPause => {
                 let time = chance.millis(100, 1_200);
@@ -77,7 +84,8 @@ impl Kind {
             Self::DebugSleep => {
                 // It answers when it wakes up.
                 let time = format!("{:.3}", chance.millis(100, 1_200).as_secs_f64());
-                self.command(storm, &[&["DEBUG", "SLEEP", &time]], Duration::ZERO).await
+                self.command(storm, &[&["DEBUG", "SLEEP", &time]], Duration::ZERO)
+                    .await
             }
             _ => self.line(storm, &storm.lines[index], &mut chance).await,
         }
@@ -95,7 +103,10 @@ impl Kind {
             }
             false
         };
-        storm.fleet.fault(&format!("{self:?}"), Effect::Delays, work).await
+        storm
+            .fleet
+            .fault(&format!("{self:?}"), Effect::Delays, work)
+            .await
     }
 
     /// Lets the way between a worker and the server go bad for a while.
@@ -106,16 +117,28 @@ impl Kind {
         let how = *chance.pick(&[Cut::Rst, Cut::Fin, Cut::HalfClose, Cut::Silence]);
         let fault = match self {
             Self::Delay => Fault::Delay(chance.millis(5, 60)),
-            Self::Trickle => Fault::Trickle { bytes: 1 + chance.below(40) as usize, pause: chance.millis(1, 4) },
+            Self::Trickle => Fault::Trickle {
+                bytes: 1 + chance.below(40) as usize,
+                pause: chance.millis(1, 4),
+            },
             Self::Stall => Fault::Stall,
             Self::Blackhole => Fault::Blackhole,
-            Self::Cut => Fault::Cut { after: chance.below(2_000), how },
-            Self::LoseReply => Fault::LoseReply { nth: 1 + chance.below(5), how },
+            Self::Cut => Fault::Cut {
+                after: chance.below(2_000),
+                how,
+            },
+            Self::LoseReply => Fault::LoseReply {
+                nth: 1 + chance.below(5),
+                how,
+            },
             Self::DropMessages => Fault::DropMessages,
             Self::RepeatMessages => Fault::RepeatMessages,
             _ => Fault::None,
         };
-        let only_to_client = matches!(self, Self::LoseReply | Self::DropMessages | Self::RepeatMessages);
+        let only_to_client = matches!(
+            self,
+            Self::LoseReply | Self::DropMessages | Self::RepeatMessages
+        );
         let work = async {
             if to_server && !only_to_client {
                 line.proxy.to_server(fault.clone());
@@ -134,7 +157,10 @@ impl Kind {
             }
             line.proxy.heal();
         };
-        storm.fleet.fault(&format!("{self:?}"), Effect::Delays, work).await;
+        storm
+            .fleet
+            .fault(&format!("{self:?}"), Effect::Delays, work)
+            .await;
         true
     }
 }
@@ -142,7 +168,11 @@ impl Kind {
 /// Whether the server did all of it. The connection may be killed by another fault meanwhile.
 async fn all_done(raw: &mut Raw, commands: &[&[&str]]) -> bool {
     for command in commands {
-        if !raw.try_cmd(command).await.is_ok_and(|reply| reply.error().is_none()) {
+        if !raw
+            .try_cmd(command)
+            .await
+            .is_ok_and(|reply| reply.error().is_none())
+        {
             return false;
         }
     }

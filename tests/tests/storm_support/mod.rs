@@ -32,7 +32,11 @@ const SUCCESSION: Duration = Duration::from_secs(10);
 
 /// How long a storm lasts if it has shown everything by then: `short`, or two minutes and a half with `LEASEHOLD_LONG`.
 pub(crate) fn time(short: Duration) -> Duration {
-    if std::env::var_os("LEASEHOLD_LONG").is_some() { Duration::from_secs(150) } else { short }
+    if std::env::var_os("LEASEHOLD_LONG").is_some() {
+        Duration::from_secs(150)
+    } else {
+        short
+    }
 }
 
 /// The workers, and what is written down.
@@ -67,20 +71,45 @@ impl Fleet {
         let recorder = Recorder::open(dir.path(), "storm");
         let posts = posts.iter().zip(1..).map(|((url, witness), n)| {
             let worker = spawn(url, witness, dir.path(), seed.wrapping_add(1_000 * n), mode);
-            Post { url: url.clone(), witness: witness.clone(), worker: Mutex::new(worker) }
+            Post {
+                url: url.clone(),
+                witness: witness.clone(),
+                worker: Mutex::new(worker),
+            }
         });
         let posts = posts.collect();
-        Self { name: format!("{name}-{mode}"), seed, mode, dir, recorder, posts, faults: AtomicU64::new(0) }
+        Self {
+            name: format!("{name}-{mode}"),
+            seed,
+            mode,
+            dir,
+            recorder,
+            posts,
+            faults: AtomicU64::new(0),
+        }
     }
 
     /// Writes down a fault around `work`.
-    pub(crate) async fn fault<T>(&self, kind: &str, effect: Effect, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn fault<T>(
+        &self,
+        kind: &str,
+        effect: Effect,
+        work: impl Future<Output = T>,
+    ) -> T {
         let id = self.faults.fetch_add(1, Ordering::Relaxed);
-        self.recorder.record(What::FaultStart { id, kind: kind.into(), effect });
+        self.recorder.record(What::FaultStart {
+            id,
+            kind: kind.into(),
+            effect,
+        });
         let begun = Instant::now();
         let done = work.await;
         self.recorder.record(What::FaultEnd { id });
-        println!("{}: fault {id}, {kind}, over after {:?}", self.name, begun.elapsed());
+        println!(
+            "{}: fault {id}, {kind}, over after {:?}",
+            self.name,
+            begun.elapsed()
+        );
         done
     }
 
@@ -101,7 +130,13 @@ impl Fleet {
             worker.kill();
             // Afterwards: until then it may have written more. What it held is held until its lease ends.
             self.recorder.record(What::Died { pid });
-            *worker = spawn(&post.url, &post.witness, self.dir.path(), chance.below(u64::MAX), self.mode);
+            *worker = spawn(
+                &post.url,
+                &post.witness,
+                self.dir.path(),
+                chance.below(u64::MAX),
+                self.mode,
+            );
         };
         self.fault("KillWorker", Effect::Delays, work).await;
     }
@@ -127,7 +162,11 @@ impl Fleet {
     /// Waits until a worker has the lock `key` (any if empty) and keeps it for `time`, if it gets it soon.
     pub(crate) async fn aim(&self, pid: u32, key: &str, time: Duration) -> bool {
         let file = Linger::file(self.dir.path(), pid);
-        Linger { time, key: key.into() }.write(&file);
+        Linger {
+            time,
+            key: key.into(),
+        }
+        .write(&file);
         let give_up = Instant::now() + AIM;
         while file.exists() && Instant::now() < give_up {
             sleep(Duration::from_millis(5)).await;
@@ -138,15 +177,29 @@ impl Fleet {
 
     /// Waits until every lock was worked under again.
     pub(crate) async fn progresses(&self) {
-        assert!(self.works_on(PROGRESS).await, "{}: not every lock is taken again; {}", self.evidence(), self.logs());
+        assert!(
+            self.works_on(PROGRESS).await,
+            "{}: not every lock is taken again; {}",
+            self.evidence(),
+            self.logs()
+        );
     }
 
     /// Whether every lock is worked under again within `patience`.
     async fn works_on(&self, patience: Duration) -> bool {
-        let writes = || self.ledgers().iter().map(Ledger::writes).collect::<Vec<u64>>();
+        let writes = || {
+            self.ledgers()
+                .iter()
+                .map(Ledger::writes)
+                .collect::<Vec<u64>>()
+        };
         let (before, give_up) = (writes(), Instant::now() + patience);
         while Instant::now() < give_up {
-            if before.iter().zip(writes()).all(|(before, now)| now > *before) {
+            if before
+                .iter()
+                .zip(writes())
+                .all(|(before, now)| now > *before)
+            {
                 return true;
             }
             sleep(Duration::from_millis(10)).await;
@@ -162,11 +215,21 @@ impl Fleet {
             let mut worker = post.worker.lock().await;
             let pid = worker.pid();
             while worker.is_running() {
-                assert!(Instant::now() < give_up, "{}: worker {pid} does not end; {}", self.evidence(), self.logs());
+                assert!(
+                    Instant::now() < give_up,
+                    "{}: worker {pid} does not end; {}",
+                    self.evidence(),
+                    self.logs()
+                );
                 sleep(Duration::from_millis(20)).await;
             }
             let done = self.dir.join(&format!("done-{pid}"));
-            assert!(done.exists(), "{}: worker {pid} failed; {}", self.evidence(), self.logs());
+            assert!(
+                done.exists(),
+                "{}: worker {pid} failed; {}",
+                self.evidence(),
+                self.logs()
+            );
         }
     }
 
@@ -186,13 +249,22 @@ impl Fleet {
 
     /// What each lock protects.
     pub(crate) fn ledgers(&self) -> Vec<Ledger> {
-        LOCKS.iter().map(|name| Ledger::open(self.dir.join(name))).collect()
+        LOCKS
+            .iter()
+            .map(|name| Ledger::open(self.dir.join(name)))
+            .collect()
     }
 }
 
 /// Starts a worker. Its history, its log and the ledgers are in `dir`.
 fn spawn(url: &str, witness: &str, dir: &Path, seed: u64, mode: Mode) -> Watched {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_storm_worker"));
-    let args = [url.to_owned(), witness.to_owned(), dir.display().to_string(), seed.to_string(), mode.to_string()];
+    let args = [
+        url.to_owned(),
+        witness.to_owned(),
+        dir.display().to_string(),
+        seed.to_string(),
+        mode.to_string(),
+    ];
     Watched::spawn(&program, &args, dir, &dir.join("log"))
 }

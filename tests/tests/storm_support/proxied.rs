@@ -34,19 +34,30 @@ impl Storm {
     /// Starts everything; the workers begin at once.
     pub(crate) async fn start(name: &str) -> Arc<Self> {
         let server = Server::start().await;
-        let line = |_| Line { proxy: Proxy::start(server.addr()), struck: Mutex::default() };
+        let line = |_| Line {
+            proxy: Proxy::start(server.addr()),
+            struck: Mutex::default(),
+        };
         let lines: Vec<_> = (0..WORKERS).map(line).collect();
         // Who holds a lock they ask past their way, which may be bad.
-        let posts: Vec<_> = lines.iter().map(|line| (line.proxy.url(), server.addr().to_string())).collect();
+        let posts: Vec<_> = lines
+            .iter()
+            .map(|line| (line.proxy.url(), server.addr().to_string()))
+            .collect();
         let fleet = Fleet::start(name, Mode::Fast, &posts);
-        Arc::new(Self { server, fleet, lines })
+        Arc::new(Self {
+            server,
+            fleet,
+            lines,
+        })
     }
 
     /// Lets faults happen for that long, one every half to one and a half seconds, some of them at the same time.
     pub(crate) async fn rage(self: &Arc<Self>, time: Duration) -> Deck<Kind> {
         let mut chance = Chance::new(self.fleet.seed);
         // The last two are what leases are for.
-        let mut deck = Deck::new([&Kind::ALL[..], &[Kind::KillWorker, Kind::FreezeWorker]].concat());
+        let mut deck =
+            Deck::new([&Kind::ALL[..], &[Kind::KillWorker, Kind::FreezeWorker]].concat());
         let mut running = JoinSet::new();
         let end = Instant::now() + time;
         loop {

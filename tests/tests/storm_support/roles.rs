@@ -57,7 +57,14 @@ pub(crate) trait Stage {
     async fn master_of(&self, key: &str) -> usize;
 
     /// Injects a fault where a lock is, and mends it.
-    async fn strike(&self, kind: Self::Kind, key: &str, master: usize, mode: Mode, chance: &mut Chance);
+    async fn strike(
+        &self,
+        kind: Self::Kind,
+        key: &str,
+        master: usize,
+        mode: Mode,
+        chance: &mut Chance,
+    );
 
     /// Waits until all is as it was at the start, but for the roles.
     async fn is_whole(&self);
@@ -82,14 +89,29 @@ pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     let mut chance = Chance::new(fleet.seed);
     fleet.progresses().await;
 
-    let common = [Card::ScriptFlush, Card::ClientKill, Card::KillWorker, Card::FreezeWorker];
-    let cards: Vec<_> = S::ALL.iter().copied().map(Card::Servers).chain(common).collect();
+    let common = [
+        Card::ScriptFlush,
+        Card::ClientKill,
+        Card::KillWorker,
+        Card::FreezeWorker,
+    ];
+    let cards: Vec<_> = S::ALL
+        .iter()
+        .copied()
+        .map(Card::Servers)
+        .chain(common)
+        .collect();
     let most = DECKS * cards.len();
     let mut deck = Deck::new(cards);
     let (mut replaced, mut played) = (0, 0);
     let end = Instant::now() + time;
     while Instant::now() < end || !deck.is_through() {
-        assert!(played < most, "{}: a kind of fault strikes nothing: {:?}", fleet.evidence(), deck.played());
+        assert!(
+            played < most,
+            "{}: a kind of fault strikes nothing: {:?}",
+            fleet.evidence(),
+            deck.played()
+        );
         played += 1;
         sleep(chance.millis(100, 600)).await;
         let card = deck.draw(&mut chance);
@@ -109,7 +131,11 @@ pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     nothing_is_left(&fleet, masters(&stage).await).await;
 
     let verdict = fleet.judge(mode == Mode::Fast);
-    println!("{}: {:?}, {replaced} masters replaced", fleet.name, deck.played());
+    println!(
+        "{}: {:?}, {replaced} masters replaced",
+        fleet.name,
+        deck.played()
+    );
     fleet.everybody_got_something(over).await;
     it_was_a_storm(&verdict, replaced, played, &fleet.evidence());
 }
@@ -137,8 +163,13 @@ async fn strike<S: Stage>(
         }
         Card::ClientKill => {
             // In RESP3 a client that listens counts as `pubsub`, though it sends commands as well.
-            let work =
-                tell_everybody(stage, &[&["CLIENT", "KILL", "TYPE", "normal"], &["CLIENT", "KILL", "TYPE", "pubsub"]]);
+            let work = tell_everybody(
+                stage,
+                &[
+                    &["CLIENT", "KILL", "TYPE", "normal"],
+                    &["CLIENT", "KILL", "TYPE", "pubsub"],
+                ],
+            );
             fleet.fault("ClientKill", Effect::Delays, work).await;
             return true;
         }
@@ -151,12 +182,18 @@ async fn strike<S: Stage>(
         sleep(chance.millis(0, 1_000)).await;
     }
     let forgets = mode == Mode::Fast && S::forgets(kind);
-    let effect = if forgets { Effect::LosesLocks } else { Effect::Delays };
+    let effect = if forgets {
+        Effect::LosesLocks
+    } else {
+        Effect::Delays
+    };
     let work = async {
         stage.strike(kind, key, master, mode, chance).await;
         stage.is_whole().await;
     };
-    fleet.fault(&format!("{kind:?} {key} at {master}"), effect, work).await;
+    fleet
+        .fault(&format!("{kind:?} {key} at {master}"), effect, work)
+        .await;
     true
 }
 
@@ -183,9 +220,21 @@ async fn masters<S: Stage>(stage: &S) -> Vec<Raw> {
 /// A test in which nothing happens proves nothing.
 fn it_was_a_storm(verdict: &Verdict, replaced: usize, faults: usize, evidence: &str) {
     // A worker that was frozen while it held a lock is told of its loss, and what it writes without looking is refused.
-    assert!(verdict.report.losses > 0, "{evidence}: nobody was told of a loss\n{verdict}");
-    assert!(verdict.refused > 0, "{evidence}: no stale write came to be refused\n{verdict}");
-    assert!(replaced > 0, "{evidence}: no master was replaced\n{verdict}");
+    assert!(
+        verdict.report.losses > 0,
+        "{evidence}: nobody was told of a loss\n{verdict}"
+    );
+    assert!(
+        verdict.refused > 0,
+        "{evidence}: no stale write came to be refused\n{verdict}"
+    );
+    assert!(
+        replaced > 0,
+        "{evidence}: no master was replaced\n{verdict}"
+    );
     let few = |grants: &usize| *grants < 10 * faults;
-    assert!(!verdict.grants.values().any(few), "{evidence}: a lock without work\n{verdict}");
+    assert!(
+        !verdict.grants.values().any(few),
+        "{evidence}: a lock without work\n{verdict}"
+    );
 }

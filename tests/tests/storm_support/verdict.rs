@@ -47,18 +47,33 @@ pub(crate) struct Evidence {
 impl Fleet {
     /// Where to look when it went wrong, for the message of a panic.
     pub(crate) fn evidence(&self) -> String {
-        format!("LEASEHOLD_SEED={}, history in {}", self.seed, self.kept().display())
+        format!(
+            "LEASEHOLD_SEED={}, history in {}",
+            self.seed,
+            self.kept().display()
+        )
     }
 
     /// What keeps the history and the logs of the servers in these directories, if the test panics while it is there.
-    pub(crate) fn keep_evidence<'a>(&self, servers: impl IntoIterator<Item = &'a Path>) -> Evidence {
+    pub(crate) fn keep_evidence<'a>(
+        &self,
+        servers: impl IntoIterator<Item = &'a Path>,
+    ) -> Evidence {
         let servers = servers.into_iter().map(Path::to_owned).collect();
-        Evidence { fleet_dir: self.dir.path().to_owned(), servers, kept: self.kept() }
+        Evidence {
+            fleet_dir: self.dir.path().to_owned(),
+            servers,
+            kept: self.kept(),
+        }
     }
 
     fn kept(&self) -> PathBuf {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder in the target folder");
-        target.join("storm-failed").join(format!("{}-{}", self.name, self.seed))
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .parent()
+            .expect("a folder in the target folder");
+        target
+            .join("storm-failed")
+            .join(format!("{}-{}", self.name, self.seed))
     }
 
     /// Reads what happened, prints what it comes to, and panics if it must not have been.
@@ -73,9 +88,16 @@ impl Fleet {
         let (grants, longest) = grants(&events);
         let verdict = Verdict {
             grants,
-            overlaps: report.violations.iter().filter(|v| v.excused && v.invariant == "I1").count(),
+            overlaps: report
+                .violations
+                .iter()
+                .filter(|v| v.excused && v.invariant == "I1")
+                .count(),
             refused: ledgers.iter().map(Ledger::refused).sum(),
-            contradictions: logs.lines().filter(|line| line.starts_with("CONTRADICTION")).count(),
+            contradictions: logs
+                .lines()
+                .filter(|line| line.starts_with("CONTRADICTION"))
+                .count(),
             longest,
             report,
         };
@@ -84,11 +106,21 @@ impl Fleet {
         let evidence = self.evidence();
         let report = &verdict.report;
         assert!(report.is_clean(), "{evidence}\n{report}");
-        assert!(forgets || report.violations.is_empty(), "{evidence}: there is nothing to excuse\n{report}");
+        assert!(
+            forgets || report.violations.is_empty(),
+            "{evidence}: there is nothing to excuse\n{report}"
+        );
         // The workers print nothing else, and that only where the checker has something to excuse.
-        assert_eq!(logs.lines().count(), verdict.contradictions, "{evidence}: the workers say\n{logs}");
+        assert_eq!(
+            logs.lines().count(),
+            verdict.contradictions,
+            "{evidence}: the workers say\n{logs}"
+        );
         let excused = verdict.contradictions == 0 || !report.violations.is_empty();
-        assert!(excused, "{evidence}: the checker sees nothing of what the workers say\n{logs}");
+        assert!(
+            excused,
+            "{evidence}: the checker sees nothing of what the workers say\n{logs}"
+        );
         for (ledger, name) in ledgers.iter().zip(LOCKS) {
             assert_eq!(ledger.lost_updates(), 0, "{evidence}: {name}");
         }
@@ -99,18 +131,38 @@ impl Fleet {
     pub(crate) async fn everybody_got_something(&self, since: u64) {
         let events = history::read(self.dir.path());
         for pid in self.pids().await {
-            let granted = events.iter().any(|e| e.process == pid && e.at > since && matches!(e.what, What::Ok { .. }));
-            assert!(granted, "{}: worker {pid} got nothing after the last fault", self.evidence());
+            let granted = events
+                .iter()
+                .any(|e| e.process == pid && e.at > since && matches!(e.what, What::Ok { .. }));
+            assert!(
+                granted,
+                "{}: worker {pid} got nothing after the last fault",
+                self.evidence()
+            );
         }
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { report, grants, overlaps, refused, contradictions, longest } = self;
+        let Self {
+            report,
+            grants,
+            overlaps,
+            refused,
+            contradictions,
+            longest,
+        } = self;
         writeln!(f, "{report}grants: {grants:?}, longest wait: {longest:?}")?;
-        write!(f, "{overlaps} overlaps after a server forgot, {contradictions} holders met a newer token; ")?;
-        write!(f, "{} losses told, {refused} stale writes refused", report.losses)
+        write!(
+            f,
+            "{overlaps} overlaps after a server forgot, {contradictions} holders met a newer token; "
+        )?;
+        write!(
+            f,
+            "{} losses told, {refused} stale writes refused",
+            report.losses
+        )
     }
 }
 
@@ -126,7 +178,10 @@ impl Drop for Evidence {
                 std::fs::copy(entry.path(), self.kept.join(entry.file_name()))?;
             }
             for (server, n) in self.servers.iter().zip(0..) {
-                std::fs::copy(server.join("log"), self.kept.join(format!("server-{n}.log")))?;
+                std::fs::copy(
+                    server.join("log"),
+                    self.kept.join(format!("server-{n}.log")),
+                )?;
             }
             Ok(())
         };
@@ -160,7 +215,9 @@ fn grants(events: &[Event]) -> (BTreeMap<String, usize>, Duration) {
     let mut longest = 0;
     for event in events {
         match &event.what {
-            What::Invoke { call, key, .. } => _ = asked.insert((event.process, *call), (key, event.at)),
+            What::Invoke { call, key, .. } => {
+                _ = asked.insert((event.process, *call), (key, event.at))
+            }
             What::Ok { call, .. } => {
                 let (key, since) = asked[&(event.process, *call)];
                 *grants.entry(key.clone()).or_default() += 1;

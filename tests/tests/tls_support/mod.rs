@@ -16,17 +16,25 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // OpenSSL takes a certificate whose subject is its issuer's for one that is signed by itself.
-        params.distinguished_name.push(DnType::CommonName, "the authority");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "the authority");
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
+        Self {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
     }
 
     /// A certificate for `names` and its key.
     pub(crate) fn sign(&self, names: &[&str]) -> (String, String) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let certificate = CertificateParams::new(names)
+            .unwrap()
+            .signed_by(&key, &self.issuer)
+            .unwrap();
         (certificate.pem(), key.serialize_pem())
     }
 
@@ -47,7 +55,11 @@ impl Identity {
     pub(crate) fn new(names: &[&str]) -> Self {
         let (authority, files) = (Authority::new(), Scratch::new());
         let (certificate, key) = authority.sign(names);
-        for (name, pem) in [("cert", &certificate), ("key", &key), ("ca-cert", &authority.pem)] {
+        for (name, pem) in [
+            ("cert", &certificate),
+            ("key", &key),
+            ("ca-cert", &authority.pem),
+        ] {
             std::fs::write(files.join(name), pem).unwrap();
         }
         Self { authority, files }
@@ -56,7 +68,12 @@ impl Identity {
     /// Lines of a server's configuration, without certificates of clients.
     pub(crate) fn lines(&self) -> Vec<String> {
         let file = |name| format!("tls-{name}-file {}", self.files.join(name).display());
-        vec![file("cert"), file("key"), file("ca-cert"), "tls-auth-clients no".into()]
+        vec![
+            file("cert"),
+            file("key"),
+            file("ca-cert"),
+            "tls-auth-clients no".into(),
+        ]
     }
 }
 
@@ -71,5 +88,12 @@ pub(crate) async fn speaks_tls() -> bool {
 
 /// Whether the server has this setting.
 pub(crate) async fn knows(setting: &str) -> bool {
-    !Server::start().await.raw().await.cmd(&["CONFIG", "GET", setting]).await.array().is_empty()
+    !Server::start()
+        .await
+        .raw()
+        .await
+        .cmd(&["CONFIG", "GET", setting])
+        .await
+        .array()
+        .is_empty()
 }

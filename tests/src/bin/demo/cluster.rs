@@ -27,7 +27,8 @@ pub(crate) async fn spread(cluster: &Cluster, prefix: &str) -> Result<String, Fa
     let view = cluster.view(0).await.ok_or("the cluster does not answer")?;
     let at_home = |namespace: &str, lock: usize| {
         let slot = slot(key(namespace, lock).as_bytes());
-        view.iter().any(|member| member.port == cluster.node(lock).port() && member.serves(slot))
+        view.iter()
+            .any(|member| member.port == cluster.node(lock).port() && member.serves(slot))
     };
     let mut names = (0..).map(|n| format!("{prefix}-{n}"));
     let spread = names.find(|namespace| (0..LOCKS.len()).all(|lock| at_home(namespace, lock)));
@@ -40,12 +41,19 @@ fn key(namespace: &str, lock: usize) -> String {
 
 impl Stage {
     /// The faults of the workers and, between them, those of the cluster.
-    pub(crate) async fn play_cluster(&mut self, cluster: &Rc<Cluster>, namespace: &str) -> Result<(), Stop> {
-        let places: Vec<_> =
-            (0..LOCKS.len()).map(|lock| format!("{:?} at {}", LOCKS[lock], cluster.addr(lock))).collect();
-        self.screen.note(&format!("a lock on each master: {}", places.join(", ")));
+    pub(crate) async fn play_cluster(
+        &mut self,
+        cluster: &Rc<Cluster>,
+        namespace: &str,
+    ) -> Result<(), Stop> {
+        let places: Vec<_> = (0..LOCKS.len())
+            .map(|lock| format!("{:?} at {}", LOCKS[lock], cluster.addr(lock)))
+            .collect();
+        self.screen
+            .note(&format!("a lock on each master: {}", places.join(", ")));
         self.screen.note("no replica is waited for, so a failover may forget grants: the ledgers check the tokens of");
-        self.screen.note("readers as well as of writers, and refuse those that are not the newest");
+        self.screen
+            .note("readers as well as of writers, and refuse those that are not the newest");
         self.fight(SCENE).await?;
         self.kill_a_holder().await?;
         self.fight(SCENE).await?;
@@ -59,11 +67,19 @@ impl Stage {
 
     /// Moves the slot of a lock to another master, step by step, while the lock is in use.
     async fn move_a_slot(&mut self, cluster: &Rc<Cluster>, namespace: &str) -> Result<(), Stop> {
-        let (slot, target) = (slot(key(namespace, MOVED).as_bytes()), (MOVED + 1) % cluster.masters());
+        let (slot, target) = (
+            slot(key(namespace, MOVED).as_bytes()),
+            (MOVED + 1) % cluster.masters(),
+        );
         let before = self.stats.holds_of(MOVED);
-        self.screen.note(&format!("slot {slot} of {:?} begins to move to {}", LOCKS[MOVED], cluster.addr(target)));
+        self.screen.note(&format!(
+            "slot {slot} of {:?} begins to move to {}",
+            LOCKS[MOVED],
+            cluster.addr(target)
+        ));
         let begun = Rc::clone(cluster);
-        self.meanwhile(async move { begun.migration(slot, target).await.begin().await }).await?;
+        self.meanwhile(async move { begun.migration(slot, target).await.begin().await })
+            .await?;
         self.fight(Duration::from_secs(1)).await?;
         let moving = Rc::clone(cluster);
         self.meanwhile(async move {
@@ -84,15 +100,24 @@ impl Stage {
     /// Kills the master of a lock, waits for its replica to go on, and starts the master again.
     async fn kill_a_master(&mut self, cluster: &Rc<Cluster>) -> Result<(), Stop> {
         let others = |stage: &Self| -> u64 {
-            (0..LOCKS.len()).filter(|lock| *lock != ORPHANED).map(|lock| stage.stats.holds_of(lock)).sum()
+            (0..LOCKS.len())
+                .filter(|lock| *lock != ORPHANED)
+                .map(|lock| stage.stats.holds_of(lock))
+                .sum()
         };
         let (killed, before) = (micros(), others(self));
         cluster.kill(ORPHANED);
-        self.screen.note(&format!("the master of {:?} killed (SIGKILL): {}", LOCKS[ORPHANED], cluster.addr(ORPHANED)));
+        self.screen.note(&format!(
+            "the master of {:?} killed (SIGKILL): {}",
+            LOCKS[ORPHANED],
+            cluster.addr(ORPHANED)
+        ));
         let from = killed + u64::try_from(NO_FAILOVER_YET.as_micros())?;
         let (heir, at) = self
             .until("the failover", |worker, event| match *event {
-                Event::Holding { lock: ORPHANED, at, .. } if at > from => Some((worker, at)),
+                Event::Holding {
+                    lock: ORPHANED, at, ..
+                } if at > from => Some((worker, at)),
                 _ => None,
             })
             .await?;
@@ -123,7 +148,8 @@ impl Stage {
     async fn meanwhile(&mut self, job: impl Future<Output = ()> + 'static) -> Result<(), Stop> {
         let job = tokio::task::spawn_local(job);
         while !job.is_finished() {
-            self.step(Instant::now() + Duration::from_millis(20)).await?;
+            self.step(Instant::now() + Duration::from_millis(20))
+                .await?;
         }
         Ok(job.await?)
     }

@@ -9,13 +9,33 @@ use std::time::SystemTime;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A task got a lock, after waiting `waited` microseconds for it.
-    Holding { lock: usize, task: usize, token: u64, at: u64, waited: u64 },
+    Holding {
+        lock: usize,
+        task: usize,
+        token: u64,
+        at: u64,
+        waited: u64,
+    },
     /// The holder was asked to stay, has read the ledger, not written it, and waits for what will happen to it.
-    Lingering { lock: usize, task: usize, token: u64 },
+    Lingering {
+        lock: usize,
+        task: usize,
+        token: u64,
+    },
     /// The ledger took the update; the lock is released right after `at`.
-    Releasing { lock: usize, task: usize, token: u64, at: u64 },
+    Releasing {
+        lock: usize,
+        task: usize,
+        token: u64,
+        at: u64,
+    },
     /// The ledger refused the write: it has seen a newer token. `held` is what the guard said of itself.
-    Refused { lock: usize, task: usize, token: u64, held: bool },
+    Refused {
+        lock: usize,
+        task: usize,
+        token: u64,
+        held: bool,
+    },
     /// A lock could not be taken, or the ledger not be used.
     Trouble(String),
 }
@@ -29,10 +49,26 @@ pub(crate) fn micros() -> u64 {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Holding { lock, task, token, at, waited } => write!(f, "holding {lock} {task} {token} {at} {waited}"),
+            Self::Holding {
+                lock,
+                task,
+                token,
+                at,
+                waited,
+            } => write!(f, "holding {lock} {task} {token} {at} {waited}"),
             Self::Lingering { lock, task, token } => write!(f, "lingering {lock} {task} {token}"),
-            Self::Releasing { lock, task, token, at } => write!(f, "releasing {lock} {task} {token} {at}"),
-            Self::Refused { lock, task, token, held } => write!(f, "refused {lock} {task} {token} {}", u8::from(*held)),
+            Self::Releasing {
+                lock,
+                task,
+                token,
+                at,
+            } => write!(f, "releasing {lock} {task} {token} {at}"),
+            Self::Refused {
+                lock,
+                task,
+                token,
+                held,
+            } => write!(f, "refused {lock} {task} {token} {}", u8::from(*held)),
             Self::Trouble(text) => write!(f, "trouble {}", text.replace('\n', " ")),
         }
     }
@@ -47,21 +83,37 @@ impl FromStr for Event {
         if kind == "trouble" {
             return Ok(Self::Trouble(rest.to_owned()));
         }
-        let numbers: Vec<u64> = rest.split(' ').map(str::parse).collect::<Result<_, _>>().map_err(|_| bad())?;
+        let numbers: Vec<u64> = rest
+            .split(' ')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map_err(|_| bad())?;
         let small = |n: u64| usize::try_from(n).map_err(|_| bad());
         match (kind, &numbers[..]) {
-            ("holding", &[lock, task, token, at, waited]) => {
-                Ok(Self::Holding { lock: small(lock)?, task: small(task)?, token, at, waited })
-            }
-            ("lingering", &[lock, task, token]) => {
-                Ok(Self::Lingering { lock: small(lock)?, task: small(task)?, token })
-            }
-            ("releasing", &[lock, task, token, at]) => {
-                Ok(Self::Releasing { lock: small(lock)?, task: small(task)?, token, at })
-            }
-            ("refused", &[lock, task, token, held]) => {
-                Ok(Self::Refused { lock: small(lock)?, task: small(task)?, token, held: held != 0 })
-            }
+            ("holding", &[lock, task, token, at, waited]) => Ok(Self::Holding {
+                lock: small(lock)?,
+                task: small(task)?,
+                token,
+                at,
+                waited,
+            }),
+            ("lingering", &[lock, task, token]) => Ok(Self::Lingering {
+                lock: small(lock)?,
+                task: small(task)?,
+                token,
+            }),
+            ("releasing", &[lock, task, token, at]) => Ok(Self::Releasing {
+                lock: small(lock)?,
+                task: small(task)?,
+                token,
+                at,
+            }),
+            ("refused", &[lock, task, token, held]) => Ok(Self::Refused {
+                lock: small(lock)?,
+                task: small(task)?,
+                token,
+                held: held != 0,
+            }),
             _ => Err(bad()),
         }
     }

@@ -45,14 +45,23 @@ struct Worker {
 
 impl Fleet {
     /// Starts the workers, which begin at once.
-    pub(crate) fn start(url: &str, directory: &Path, namespace: &str, mode: Mode) -> io::Result<Self> {
+    pub(crate) fn start(
+        url: &str,
+        directory: &Path,
+        namespace: &str,
+        mode: Mode,
+    ) -> io::Result<Self> {
         let program = std::env::current_exe()?;
         // Bounded: if the orchestrator falls behind, the pipes fill and the workers wait for it.
         let (tell, heard) = mpsc::channel(4096);
         let mut workers = Vec::new();
         for worker in 0..WORKERS {
             let mut child = Command::new(&program)
-                .args([OsStr::new(crate::WORKER), directory.as_os_str(), OsStr::new(namespace)])
+                .args([
+                    OsStr::new(crate::WORKER),
+                    directory.as_os_str(),
+                    OsStr::new(namespace),
+                ])
                 .args(mode.option())
                 .env(URL_VARIABLE, url)
                 .stdin(Stdio::piped())
@@ -65,7 +74,11 @@ impl Fleet {
                 return Err(io::Error::other("a worker without pipes"));
             };
             tokio::spawn(listen(worker, output, tell.clone()));
-            workers.push(Worker { child, orders, state: State::Running });
+            workers.push(Worker {
+                child,
+                orders,
+                state: State::Running,
+            });
         }
         Ok(Self { workers, heard })
     }
@@ -123,7 +136,8 @@ impl Fleet {
     /// Waits for the end of worker number `worker`, which was told to stop or has closed its output.
     pub(crate) async fn ended(&mut self, worker: usize) -> io::Result<ExitStatus> {
         let wait = tokio::time::timeout(STOP, self.workers[worker].child.wait());
-        wait.await.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "it does not stop"))?
+        wait.await
+            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "it does not stop"))?
     }
 
     /// Kills whoever is left, frozen or not, and waits until all are gone.
@@ -135,7 +149,10 @@ impl Fleet {
     }
 
     fn id(&self, worker: usize) -> io::Result<u32> {
-        self.workers[worker].child.id().ok_or_else(|| io::Error::other("the worker has ended"))
+        self.workers[worker]
+            .child
+            .id()
+            .ok_or_else(|| io::Error::other("the worker has ended"))
     }
 }
 
@@ -143,9 +160,21 @@ async fn listen(worker: usize, output: ChildStdout, tell: mpsc::Sender<Heard>) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let event = line.parse().unwrap_or_else(Event::Trouble);
-        if tell.send(Heard { worker, event: Some(event) }).await.is_err() {
+        if tell
+            .send(Heard {
+                worker,
+                event: Some(event),
+            })
+            .await
+            .is_err()
+        {
             return;
         }
     }
-    _ = tell.send(Heard { worker, event: None }).await;
+    _ = tell
+        .send(Heard {
+            worker,
+            event: None,
+        })
+        .await;
 }

@@ -55,7 +55,9 @@ pub(crate) enum Mode {
 impl Mode {
     /// By its option, if that is one.
     fn parse(options: &[&str]) -> Option<Self> {
-        [Self::Server, Self::Cluster, Self::WithoutLocks].into_iter().find(|mode| mode.option().as_slice() == options)
+        [Self::Server, Self::Cluster, Self::WithoutLocks]
+            .into_iter()
+            .find(|mode| mode.option().as_slice() == options)
     }
 
     pub(crate) fn option(self) -> Option<&'static str> {

@@ -37,7 +37,14 @@ impl Screen {
         }
         let started = Instant::now();
         let next = if in_place { started } else { started + LINE };
-        Self { started, in_place, title, notes: Vec::new(), drawn: 0, next }
+        Self {
+            started,
+            in_place,
+            title,
+            notes: Vec::new(),
+            drawn: 0,
+            next,
+        }
     }
 
     /// Something that the reader should see happen.
@@ -66,8 +73,9 @@ impl Screen {
             self.draw(&picture);
         } else {
             self.next = now + LINE;
-            let holders: Vec<String> =
-                (0..LOCKS.len()).map(|lock| format!("{} {}", LOCKS[lock], who(stats, lock))).collect();
+            let holders: Vec<String> = (0..LOCKS.len())
+                .map(|lock| format!("{} {}", LOCKS[lock], who(stats, lock)))
+                .collect();
             print(&format!(
                 "{:5.1} s  {rate} hand-offs a second  ({})\n",
                 self.started.elapsed().as_secs_f64(),
@@ -84,13 +92,24 @@ impl Screen {
         }
     }
 
-    fn picture(&self, stats: &Stats, rate: u64, states: impl Iterator<Item = State>) -> Vec<String> {
+    fn picture(
+        &self,
+        stats: &Stats,
+        rate: u64,
+        states: impl Iterator<Item = State>,
+    ) -> Vec<String> {
         let mut lines = vec![self.title.clone(), String::new()];
-        lines.push(format!("{:<10} {:<20} {:<18} {:>10}", "lock", "holder", "fencing token", "hand-offs"));
+        lines.push(format!(
+            "{:<10} {:<20} {:<18} {:>10}",
+            "lock", "holder", "fencing token", "hand-offs"
+        ));
         for (lock, name) in LOCKS.iter().enumerate() {
             let token = stats.holder(lock).map_or(0, |holder| holder.token);
             let count = grouped(stats.holds_of(lock));
-            lines.push(format!("{name:<10} {:<20} {token:<18} {count:>10}", who(stats, lock)));
+            lines.push(format!(
+                "{name:<10} {:<20} {token:<18} {count:>10}",
+                who(stats, lock)
+            ));
         }
         let states: Vec<String> = states
             .enumerate()
@@ -136,39 +155,63 @@ impl Screen {
 
 /// The closing table. `commands` are those that the server got during the run, if they were counted.
 pub(crate) fn table(summary: &Summary, commands: Option<u64>) {
-    let mut rows = vec![("updates in the ledgers", grouped(summary.updates)), ("lost updates", grouped(summary.lost))];
+    let mut rows = vec![
+        ("updates in the ledgers", grouped(summary.updates)),
+        ("lost updates", grouped(summary.lost)),
+    ];
     // Without locks there is nothing to hand over.
     if summary.handoffs > 0 {
         rows.extend([
-            ("stale writes refused by the ledger", grouped(summary.refused)),
-            ("take-overs after a lease ran out", grouped(summary.takeovers)),
+            (
+                "stale writes refused by the ledger",
+                grouped(summary.refused),
+            ),
+            (
+                "take-overs after a lease ran out",
+                grouped(summary.takeovers),
+            ),
             ("longest wait for a lock", span(summary.longest_wait)),
             ("hand-offs", grouped(summary.handoffs)),
             ("hand-off, p50", span(summary.p50)),
             ("hand-off, p99", span(summary.p99)),
             ("hand-offs to another process", grouped(summary.crossings)),
-            ("hand-off to another process, p50", span(summary.crossing_p50)),
+            (
+                "hand-off to another process, p50",
+                span(summary.crossing_p50),
+            ),
         ]);
         if let Some(commands) = commands {
             // In hundredths, to stay with whole numbers.
             let each = commands * 100 / summary.handoffs;
-            rows.push(("server commands per hand-off", format!("{}.{:02}", each / 100, each % 100)));
+            rows.push((
+                "server commands per hand-off",
+                format!("{}.{:02}", each / 100, each % 100),
+            ));
         }
     }
-    let table: String = rows.iter().map(|(name, value)| format!("{name:<36} {value:>12}\n")).collect();
+    let table: String = rows
+        .iter()
+        .map(|(name, value)| format!("{name:<36} {value:>12}\n"))
+        .collect();
     print(&format!("\n{table}"));
 }
 
 fn who(stats: &Stats, lock: usize) -> String {
     match stats.holder(lock) {
-        Some(holder) if holder.holds => format!("process {} task {}", holder.worker + 1, holder.task + 1),
+        Some(holder) if holder.holds => {
+            format!("process {} task {}", holder.worker + 1, holder.task + 1)
+        }
         _ => "-".to_owned(),
     }
 }
 
 /// Microseconds in the unit that suits them.
 pub(crate) fn span(micros: u64) -> String {
-    if micros < 10_000 { format!("{micros} µs") } else { format!("{} ms", micros / 1000) }
+    if micros < 10_000 {
+        format!("{micros} µs")
+    } else {
+        format!("{} ms", micros / 1000)
+    }
 }
 
 /// Digits in groups of three.

@@ -10,7 +10,16 @@ use crate::{Failure, Mode};
 
 /// What a client sends by itself. The counters of the server make no difference between these and what scripts call,
 /// so the commands that only the scripts use are left out by name.
-const SENT: [&str; 8] = ["evalsha", "eval", "subscribe", "unsubscribe", "ssubscribe", "sunsubscribe", "ping", "hello"];
+const SENT: [&str; 8] = [
+    "evalsha",
+    "eval",
+    "subscribe",
+    "unsubscribe",
+    "ssubscribe",
+    "sunsubscribe",
+    "ping",
+    "hello",
+];
 
 /// A server, private or the user's, or a cluster.
 pub(crate) struct Target {
@@ -38,7 +47,10 @@ impl Target {
                 // Only to see that servers can be started: why not is then told of one, and not of six.
                 private().await?.stop();
                 // Or the slots of the others would not be served either until a failover is over.
-                let cluster = Cluster::builder().config("cluster-require-full-coverage no").start().await;
+                let cluster = Cluster::builder()
+                    .config("cluster-require-full-coverage no")
+                    .start()
+                    .await;
                 let member = cluster.node(0).url();
                 (cluster.url(), member, Private::Cluster(Rc::new(cluster)))
             }
@@ -49,20 +61,29 @@ impl Target {
             }
         };
         let connection = Connection::connect(Endpoint::parse(&member)?).await?;
-        Ok(Self { url, connection, private })
+        Ok(Self {
+            url,
+            connection,
+            private,
+        })
     }
 
     /// Name and version.
     pub(crate) async fn describe(&self) -> Result<String, Failure> {
         let info = self.info("server").await?;
-        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
         let server = match (field("valkey_version"), field("redis_version")) {
             (Some(version), _) => format!("valkey {version}"),
             (None, Some(version)) => format!("redis {version}"),
             (None, None) => "a server of unknown version".to_owned(),
         };
         Ok(match &self.private {
-            Private::Cluster(cluster) => format!("a cluster of {} masters, {server}", cluster.masters()),
+            Private::Cluster(cluster) => {
+                format!("a cluster of {} masters, {server}", cluster.masters())
+            }
             Private::None | Private::Server(_) => server,
         })
     }
@@ -72,13 +93,25 @@ impl Target {
         // cmdstat_evalsha:calls=7,usec=61,…
         let calls = |line: &str| {
             let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            if SENT.contains(&name) { rest.split(',').next()?.parse::<u64>().ok() } else { None }
+            if SENT.contains(&name) {
+                rest.split(',').next()?.parse::<u64>().ok()
+            } else {
+                None
+            }
         };
-        Ok(self.info("commandstats").await?.lines().filter_map(calls).sum())
+        Ok(self
+            .info("commandstats")
+            .await?
+            .lines()
+            .filter_map(calls)
+            .sum())
     }
 
     async fn info(&self, section: &str) -> Result<String, Failure> {
-        let reply = self.connection.send(&Command::new("INFO").arg(section)).await?;
+        let reply = self
+            .connection
+            .send(&Command::new("INFO").arg(section))
+            .await?;
         Ok(reply.as_str().unwrap_or_default().to_owned())
     }
 }
@@ -91,7 +124,13 @@ async fn private() -> Result<Server, Failure> {
     let started = tokio::task::spawn_blocking(|| Server::builder().start_blocking()).await;
     panic::set_hook(hook);
     started.map_err(|error| {
-        let message = error.try_into_panic().ok().and_then(|panic| panic.downcast::<String>().ok());
-        message.map_or_else(|| "no server could be started".into(), |message| (*message).into())
+        let message = error
+            .try_into_panic()
+            .ok()
+            .and_then(|panic| panic.downcast::<String>().ok());
+        message.map_or_else(
+            || "no server could be started".into(),
+            |message| (*message).into(),
+        )
     })
 }

@@ -108,7 +108,11 @@ pub(crate) async fn perform(mode: Mode) -> Result<Ending, Failure> {
     let ledgers = LOCKS.map(|name| Ledger::open(directory.join(name)));
     let summary = stage.stats.summary(&ledgers);
     screen::table(&summary, commands);
-    Ok(if summary.lost == 0 { Ending::Whole } else { Ending::Lost(summary.lost) })
+    Ok(if summary.lost == 0 {
+        Ending::Whole
+    } else {
+        Ending::Lost(summary.lost)
+    })
 }
 
 impl Stage {
@@ -123,7 +127,8 @@ impl Stage {
     }
 
     async fn play_without_locks(&mut self) -> Result<(), Stop> {
-        self.screen.note("nobody takes a lock: updates will be lost");
+        self.screen
+            .note("nobody takes a lock: updates will be lost");
         self.fight(SCENE).await?;
         self.finish().await
     }
@@ -161,22 +166,32 @@ impl Stage {
         })
         .await?;
         let asleep = Duration::from_micros(micros().saturating_sub(frozen));
-        self.fight((LEASE + OVERSLEEP).saturating_sub(asleep)).await?;
+        self.fight((LEASE + OVERSLEEP).saturating_sub(asleep))
+            .await?;
 
         self.fleet.wake(FROZEN)?;
-        self.screen.note(&format!("process {} woken (SIGCONT): it goes on to write what it had in mind", FROZEN + 1));
+        self.screen.note(&format!(
+            "process {} woken (SIGCONT): it goes on to write what it had in mind",
+            FROZEN + 1
+        ));
         let (accepted, held) = self
             .until("the stale write", |worker, event| match *event {
                 _ if worker != FROZEN => None,
-                Event::Refused { lock, token, held, .. } if (lock, token) == (hold.lock, hold.token) => {
-                    Some((false, held))
+                Event::Refused {
+                    lock, token, held, ..
+                } if (lock, token) == (hold.lock, hold.token) => Some((false, held)),
+                Event::Releasing { lock, token, .. }
+                    if (lock, token) == (hold.lock, hold.token) =>
+                {
+                    Some((true, false))
                 }
-                Event::Releasing { lock, token, .. } if (lock, token) == (hold.lock, hold.token) => Some((true, false)),
                 _ => None,
             })
             .await?;
         if accepted {
-            return Err(Stop::Failed("the ledger took a write with a token older than one it had seen".into()));
+            return Err(Stop::Failed(
+                "the ledger took a write with a token older than one it had seen".into(),
+            ));
         }
         self.screen.note(&format!(
             "the ledger refused it: token {} is old; the guard says {}",
@@ -184,7 +199,9 @@ impl Stage {
             if held { "HELD, which is wrong" } else { "lost" }
         ));
         if held {
-            return Err(Stop::Failed("a guard said that it was held after its lease had run out".into()));
+            return Err(Stop::Failed(
+                "a guard said that it was held after its lease had run out".into(),
+            ));
         }
         Ok(())
     }
@@ -193,7 +210,9 @@ impl Stage {
     async fn lingering(&mut self, worker: usize) -> Result<Hold, Stop> {
         self.fleet.linger(worker).await?;
         self.until("a holder that lingers", |who, event| match *event {
-            Event::Lingering { lock, task, token } if who == worker => Some(Hold { lock, task, token }),
+            Event::Lingering { lock, task, token } if who == worker => {
+                Some(Hold { lock, task, token })
+            }
             _ => None,
         })
         .await
@@ -203,9 +222,9 @@ impl Stage {
     async fn takeover(&mut self, hold: Hold, since: u64) -> Result<u64, Stop> {
         let (heir, token, at) = self
             .until("the take-over", |worker, event| match *event {
-                Event::Holding { lock, token, at, .. } if lock == hold.lock && token > hold.token => {
-                    Some((worker, token, at))
-                }
+                Event::Holding {
+                    lock, token, at, ..
+                } if lock == hold.lock && token > hold.token => Some((worker, token, at)),
                 _ => None,
             })
             .await?;
@@ -241,8 +260,17 @@ impl Stage {
                 return Ok(found);
             }
         }
-        let trouble = self.trouble.as_deref().unwrap_or("no worker reported trouble");
-        Err(Stop::Failed(format!("{what} did not come within {} s ({trouble})", LIMIT.as_secs()).into()))
+        let trouble = self
+            .trouble
+            .as_deref()
+            .unwrap_or("no worker reported trouble");
+        Err(Stop::Failed(
+            format!(
+                "{what} did not come within {} s ({trouble})",
+                LIMIT.as_secs()
+            )
+            .into(),
+        ))
     }
 
     /// Takes in one event, if one comes soon, and shows how things are.
@@ -287,7 +315,9 @@ impl Stage {
         for worker in 0..WORKERS {
             let status = self.fleet.ended(worker).await?;
             if self.fleet.state(worker) != State::Killed && !status.success() {
-                return Err(Stop::Failed(format!("process {} failed: {status}", worker + 1).into()));
+                return Err(Stop::Failed(
+                    format!("process {} failed: {status}", worker + 1).into(),
+                ));
             }
         }
         self.screen.last(&mut self.stats, self.fleet.states());
@@ -307,7 +337,11 @@ impl Stage {
     }
 
     async fn ended_early(&mut self, worker: usize) -> Stop {
-        let status = self.fleet.ended(worker).await.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let status = self
+            .fleet
+            .ended(worker)
+            .await
+            .map_or_else(|error| error.to_string(), |status| status.to_string());
         let trouble = self.trouble.as_deref().unwrap_or("it said nothing");
         Stop::Failed(format!("process {} ended early, {status} ({trouble})", worker + 1).into())
     }

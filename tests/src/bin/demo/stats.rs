@@ -80,9 +80,24 @@ impl Stats {
     /// Takes in what `worker` said.
     pub(crate) fn note(&mut self, worker: usize, event: &Event) {
         match *event {
-            Event::Holding { lock, task, token, at, waited } => {
+            Event::Holding {
+                lock,
+                task,
+                token,
+                at,
+                waited,
+            } => {
                 self.longest_wait = self.longest_wait.max(waited);
-                self.locks[lock].begin(worker, task, Hold { worker, token, acquired: at, releasing: None });
+                self.locks[lock].begin(
+                    worker,
+                    task,
+                    Hold {
+                        worker,
+                        token,
+                        acquired: at,
+                        releasing: None,
+                    },
+                );
             }
             Event::Releasing { lock, task, at, .. } => self.locks[lock].end(worker, task, Some(at)),
             Event::Refused { lock, task, .. } => {
@@ -101,11 +116,19 @@ impl Stats {
     /// Locks taken in the last second, counted over the ticks since the one before that second began.
     pub(crate) fn rate(&mut self, now: Instant) -> u64 {
         self.ticks.push((now, self.holds()));
-        let old = self.ticks.iter().rposition(|(at, _)| now.duration_since(*at).as_millis() >= 1000).unwrap_or(0);
+        let old = self
+            .ticks
+            .iter()
+            .rposition(|(at, _)| now.duration_since(*at).as_millis() >= 1000)
+            .unwrap_or(0);
         self.ticks.drain(..old);
         let ((from, before), (_, after)) = (self.ticks[0], self.ticks[self.ticks.len() - 1]);
         let seconds = now.duration_since(from).as_secs_f64().max(0.1);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
         let rate = ((after - before) as f64 / seconds) as u64;
         rate
     }
@@ -164,14 +187,29 @@ impl Stats {
 impl Lock {
     fn begin(&mut self, worker: usize, task: usize, hold: Hold) {
         if self.newest.is_none_or(|newest| newest.token <= hold.token) {
-            self.newest = Some(Holder { worker, task, token: hold.token, holds: true });
+            self.newest = Some(Holder {
+                worker,
+                task,
+                token: hold.token,
+                holds: true,
+            });
         }
         self.open.insert((worker, task), hold);
     }
 
     fn end(&mut self, worker: usize, task: usize, releasing: Option<u64>) {
-        let Some(hold) = self.open.remove(&(worker, task)).map(|hold| Hold { releasing, ..hold }) else { return };
-        if let Some(newest) = self.newest.as_mut().filter(|newest| newest.token == hold.token) {
+        let Some(hold) = self
+            .open
+            .remove(&(worker, task))
+            .map(|hold| Hold { releasing, ..hold })
+        else {
+            return;
+        };
+        if let Some(newest) = self
+            .newest
+            .as_mut()
+            .filter(|newest| newest.token == hold.token)
+        {
             newest.holds = false;
         }
         self.ended.push(hold);

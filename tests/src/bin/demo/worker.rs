@@ -40,7 +40,10 @@ struct Worker {
 
 /// Runs a worker with the arguments that [`Fleet`](crate::fleet::Fleet) gave it.
 pub(crate) fn main(directory: &str, namespace: &str, mode: Mode) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return give_up(&error),
     };
@@ -50,16 +53,35 @@ pub(crate) fn main(directory: &str, namespace: &str, mode: Mode) -> ExitCode {
     }
 }
 
-async fn run(directory: &str, namespace: &str, mode: Mode) -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn run(
+    directory: &str,
+    namespace: &str,
+    mode: Mode,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     // Not an argument: a URL may hold a password, and arguments are there for everyone to see.
     let url = std::env::var(crate::URL_VARIABLE)?;
     let locks = match mode {
         Mode::WithoutLocks => None,
-        Mode::Server | Mode::Cluster => Some(Locks::builder(&url).namespace(namespace).lease(LEASE).connect().await?),
+        Mode::Server | Mode::Cluster => Some(
+            Locks::builder(&url)
+                .namespace(namespace)
+                .lease(LEASE)
+                .connect()
+                .await?,
+        ),
     };
     let (stopper, stop) = watch::channel(false);
-    let ledgers = LOCKS.iter().map(|name| Ledger::open(Path::new(directory).join(name))).collect();
-    let worker = Arc::new(Worker { mode, locks, ledgers, linger: AtomicBool::new(false), stop });
+    let ledgers = LOCKS
+        .iter()
+        .map(|name| Ledger::open(Path::new(directory).join(name)))
+        .collect();
+    let worker = Arc::new(Worker {
+        mode,
+        locks,
+        ledgers,
+        linger: AtomicBool::new(false),
+        stop,
+    });
 
     // A thread of its own, for there is no way to take back a read of standard input.
     let (listener, files) = (Arc::clone(&worker), PathBuf::from(directory));
@@ -76,7 +98,9 @@ async fn run(directory: &str, namespace: &str, mode: Mode) -> Result<(), Box<dyn
         std::process::exit(0);
     });
 
-    let tasks: Vec<_> = (0..TASKS).map(|task| tokio::spawn(Arc::clone(&worker).work(task))).collect();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| tokio::spawn(Arc::clone(&worker).work(task)))
+        .collect();
     for task in tasks {
         task.await?;
     }
@@ -110,10 +134,21 @@ impl Worker {
         // Without locks all have the same token, and the ledger takes from everyone.
         let token = guard.as_ref().map_or(1, |guard| guard.token().as_u64());
         let at = micros();
-        say(&Event::Holding { lock, task, token, at, waited: at.saturating_sub(asked) });
+        say(&Event::Holding {
+            lock,
+            task,
+            token,
+            at,
+            waited: at.saturating_sub(asked),
+        });
 
         let ledger = &self.ledgers[lock];
-        let refused = || Event::Refused { lock, task, token, held: guard.as_ref().is_some_and(Guard::is_held) };
+        let refused = || Event::Refused {
+            lock,
+            task,
+            token,
+            held: guard.as_ref().is_some_and(Guard::is_held),
+        };
         let value = match self.mode {
             // One server that lives does not grant a lock twice: what is read stays so as long as the guard is held.
             Mode::Server | Mode::WithoutLocks => Ok(ledger.read()),
@@ -133,7 +168,12 @@ impl Worker {
             _ => tokio::time::sleep(WORK).await,
         }
         say(&match ledger.write(token, value + 1) {
-            Ok(()) => Event::Releasing { lock, task, token, at: micros() },
+            Ok(()) => Event::Releasing {
+                lock,
+                task,
+                token,
+                at: micros(),
+            },
             Err(_) => refused(),
         });
         if let Some(guard) = guard {

@@ -40,7 +40,10 @@ async fn main() -> ExitCode {
     let recorder = Recorder::open(dir, "worker");
     let worker = Arc::new(Worker {
         locks: connect(url, mode).await,
-        ledgers: LOCKS.iter().map(|name| Ledger::open(dir.join(name))).collect(),
+        ledgers: LOCKS
+            .iter()
+            .map(|name| Ledger::open(dir.join(name)))
+            .collect(),
         server: server.clone(),
         dir: dir.to_owned(),
     });
@@ -48,7 +51,11 @@ async fn main() -> ExitCode {
     let tasks: Vec<_> = (0..TASKS)
         .map(|n| {
             let recorder = recorder.client(&format!("task-{n}"));
-            tokio::spawn(task::run(Arc::clone(&worker), recorder, Chance::new(seed.wrapping_add(n))))
+            tokio::spawn(task::run(
+                Arc::clone(&worker),
+                recorder,
+                Chance::new(seed.wrapping_add(n)),
+            ))
         })
         .collect();
     for task in tasks {
@@ -57,7 +64,8 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    std::fs::write(dir.join(format!("done-{}", std::process::id())), "").expect("the directory is writable");
+    std::fs::write(dir.join(format!("done-{}", std::process::id())), "")
+        .expect("the directory is writable");
     ExitCode::SUCCESS
 }
 
@@ -70,9 +78,17 @@ async fn connect(url: &str, mode: Mode) -> Locks {
     };
     loop {
         let builder = Locks::builder(url).lease(LEASE).replicated(replicas);
-        match builder.command_timeout(COMMAND_TIMEOUT).connect_timeout(COMMAND_TIMEOUT).connect().await {
+        match builder
+            .command_timeout(COMMAND_TIMEOUT)
+            .connect_timeout(COMMAND_TIMEOUT)
+            .connect()
+            .await
+        {
             Ok(locks) => return locks,
-            Err(error) => assert!(Instant::now() < give_up, "no connection for a minute: {error}"),
+            Err(error) => assert!(
+                Instant::now() < give_up,
+                "no connection for a minute: {error}"
+            ),
         }
         sleep(Duration::from_millis(50)).await;
     }

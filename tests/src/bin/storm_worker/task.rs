@@ -32,7 +32,13 @@ enum Taken {
 /// Runs until the worker is told to stop.
 pub(crate) async fn run(worker: Arc<Worker>, recorder: Recorder, chance: Chance) {
     let (witness, owner) = (Witness::new(&worker.server), worker.locks.owner());
-    let mut task = Task { worker, recorder, chance, witness, owner };
+    let mut task = Task {
+        worker,
+        recorder,
+        chance,
+        witness,
+        owner,
+    };
     while !task.worker.is_over() {
         let lock = task.chance.below(LOCKS.len() as u64) as usize;
         match task.take(lock).await {
@@ -88,7 +94,10 @@ impl Task {
     async fn hold(&mut self, lock: usize, call: u64, guard: Guard, nests: bool) {
         let Some(hold) = self.witness.hold(&guard).await else {
             drop(guard);
-            self.recorder.record(What::Fail { call, why: "lost before the server could be asked".into() });
+            self.recorder.record(What::Fail {
+                call,
+                why: "lost before the server could be asked".into(),
+            });
             return;
         };
         let mut until = self.record_grant(call, &hold, &guard);
@@ -97,9 +106,16 @@ impl Task {
 
         let begun = ledger.begin(token);
         if begun.is_err() && guard.is_held() {
-            println!("CONTRADICTION {hold} holds {} with token {token}: {begun:?}", LOCKS[lock]);
+            println!(
+                "CONTRADICTION {hold} holds {} with token {token}: {begun:?}",
+                LOCKS[lock]
+            );
         }
-        let nested = if nests { self.nest(lock, &hold).await } else { None };
+        let nested = if nests {
+            self.nest(lock, &hold).await
+        } else {
+            None
+        };
         let work = if let Some(time) = self.worker.lingers(LOCKS[lock]) {
             time
         } else if self.chance.below(400) == 0 {
@@ -118,34 +134,56 @@ impl Task {
             let since = now();
             let written = ledger.write(token, value + 1);
             if written.is_err() && guard.is_held() {
-                println!("CONTRADICTION {hold} holds {} with token {token}: {written:?}", LOCKS[lock]);
+                println!(
+                    "CONTRADICTION {hold} holds {} with token {token}: {written:?}",
+                    LOCKS[lock]
+                );
             }
             let (key, accepted) = (LOCKS[lock].to_owned(), written.is_ok());
-            self.recorder.record(What::Use { key, hold: hold.clone(), token, since, accepted });
+            self.recorder.record(What::Use {
+                key,
+                hold: hold.clone(),
+                token,
+                since,
+                accepted,
+            });
         }
         self.let_go(guard, hold).await;
     }
 
     fn record_grant(&self, call: u64, hold: &str, guard: &Guard) -> u64 {
         let until = valid_until(|| guard.valid_for());
-        self.recorder.record(What::Ok { call, hold: hold.into(), token: guard.token().as_u64(), valid_until: until });
+        self.recorder.record(What::Ok {
+            call,
+            hold: hold.into(),
+            token: guard.token().as_u64(),
+            valid_until: until,
+        });
         until
     }
 
     /// The same lock once more, under the same hold.
     async fn nest(&self, lock: usize, hold: &str) -> Option<Guard> {
-        let call = self.recorder.invoke(LOCKS[lock], Mode::Exclusive, false, None);
+        let call = self
+            .recorder
+            .invoke(LOCKS[lock], Mode::Exclusive, false, None);
         match self.owner.mutex(LOCKS[lock]).try_lock().await {
             Ok(Some(guard)) => {
                 self.record_grant(call, hold, &guard);
                 Some(guard)
             }
             Ok(None) => {
-                self.recorder.record(What::Fail { call, why: "held by another".into() });
+                self.recorder.record(What::Fail {
+                    call,
+                    why: "held by another".into(),
+                });
                 None
             }
             Err(error) => {
-                self.recorder.record(What::Fail { call, why: error.to_string() });
+                self.recorder.record(What::Fail {
+                    call,
+                    why: error.to_string(),
+                });
                 None
             }
         }
@@ -155,10 +193,14 @@ impl Task {
     async fn work(&self, guard: &Guard, hold: &str, time: Duration, until: &mut u64) {
         let end = now() + micros(time);
         while now() < end {
-            let pause = Duration::from_micros(end.saturating_sub(now())).min(Duration::from_millis(50));
+            let pause =
+                Duration::from_micros(end.saturating_sub(now())).min(Duration::from_millis(50));
             let lost = timeout(pause, guard.lost()).await;
             if let Ok(reason) = lost {
-                self.recorder.record(What::Lost { hold: hold.into(), reason: reason.to_string() });
+                self.recorder.record(What::Lost {
+                    hold: hold.into(),
+                    reason: reason.to_string(),
+                });
                 return;
             }
             let valid = valid_until(|| guard.valid_for());
@@ -167,7 +209,11 @@ impl Task {
                 *until = valid;
                 // Trusted are 99 per cent of a lease less 2 ms, counted from when the renewal was sent.
                 let sent = valid - (micros(LEASE) * 99 / 100 - 2_000);
-                self.recorder.record(What::RenewOk { hold: hold.into(), sent, valid_until: valid });
+                self.recorder.record(What::RenewOk {
+                    hold: hold.into(),
+                    sent,
+                    valid_until: valid,
+                });
             }
         }
     }
@@ -178,7 +224,8 @@ impl Task {
             drop(guard);
             return;
         }
-        self.recorder.record(What::ReleaseInvoke { hold: hold.clone() });
+        self.recorder
+            .record(What::ReleaseInvoke { hold: hold.clone() });
         let outcome = match guard.release().await {
             Ok(Release::Released) => Outcome::Released,
             Ok(Release::AlreadyGone) => Outcome::AlreadyGone,
@@ -191,6 +238,9 @@ impl Task {
 
 /// Whatever went wrong, the release may have been done.
 fn unknown(error: &Error) -> Outcome {
-    assert!(!error.key().is_empty(), "an error that does not say which key: {error}");
+    assert!(
+        !error.key().is_empty(),
+        "an error that does not say which key: {error}"
+    );
     Outcome::Unknown
 }

@@ -17,7 +17,10 @@ pub(crate) struct Witness {
 
 impl Witness {
     pub(crate) fn new(server: &str) -> Self {
-        Self { server: server.into(), raw: None }
+        Self {
+            server: server.into(),
+            raw: None,
+        }
     }
 
     /// The id of the hold that `guard` has, as it stands on the server. `None` if the guard was lost before the server
@@ -29,7 +32,9 @@ impl Witness {
     pub(crate) async fn hold(&mut self, guard: &Guard) -> Option<String> {
         if self.server == "-" {
             // With the key: masters give tokens by their own clocks, and two keys may get the same microsecond.
-            return guard.is_held().then(|| format!("{}:{}:{}", std::process::id(), guard.key(), guard.token()));
+            return guard
+                .is_held()
+                .then(|| format!("{}:{}:{}", std::process::id(), guard.key(), guard.token()));
         }
         let counter = format!("redisson_lock_token:{{{}}}", guard.key());
         loop {
@@ -57,10 +62,14 @@ impl Witness {
             return None;
         }
         self.raw = Some(raw);
-        let [holders, token] = reply.array() else { panic!("two values were asked for: {reply:?}") };
+        let [holders, token] = reply.array() else {
+            panic!("two values were asked for: {reply:?}")
+        };
         let text = |value: &RawValue| value.str().to_owned();
         // In RESP2 an array that ends with nil is still one of two elements, because false is an element.
-        let token = Some(token).filter(|token| !token.is_null()).map(|token| token.int().unsigned_abs());
+        let token = Some(token)
+            .filter(|token| !token.is_null())
+            .map(|token| token.int().unsigned_abs());
         Some((holders.array().first().map(text), token))
     }
 }
