@@ -11,15 +11,15 @@ use leasehold_resp::{Encode, Error, Reply, ServerErrorKind, Value};
 
 use crate::discovery::Discovery;
 use crate::node::Node;
-use crate::redirect::{Journey, Step, target_of};
+use crate::redirect::{RetryState, Step, target_of};
 use crate::router::Router;
 use crate::script::{Bit, ScriptCall};
 use crate::slot::slot;
 use crate::subscriptions::Subscription;
 use crate::target::Target;
 
-/// How long a caller waits for a node to come up before it looks at the map again.
-const GLANCE: Duration = Duration::from_millis(25);
+/// How long a call waits for its node to come up before it looks at the map again.
+const MAP_RECHECK: Duration = Duration::from_millis(25);
 
 /// A client; clones share its connections.
 #[derive(Clone)]
@@ -90,25 +90,25 @@ impl Client {
     /// Dropping the future does not take back what was sent.
     pub async fn eval(&self, call: &ScriptCall<'_>, deadline: Instant) -> Result<Evaluated, Error> {
         let mut call = *call;
-        let mut journey = Journey::new(deadline, true);
+        let mut retry = RetryState::new(deadline, true);
         let mut route = Route::Map;
         loop {
             let (node, asking) = match &route {
-                Route::Map => (self.node_for(call.key(), &journey).await?, false),
+                Route::Map => (self.node_for(call.key(), &retry).await?, false),
                 Route::Ask(node) => (Arc::clone(node), true),
             };
             let (sent, sent_wall) = (Instant::now(), SystemTime::now());
-            let reply = node.submit(&call, asking, journey.needs_source());
+            let reply = node.submit(&call, asking, retry.needs_source());
             if reply.is_refused() {
                 drop(reply);
-                self.await_node(&node, &journey).await?;
+                self.await_node(&node, &retry).await?;
                 if !node.connection().is_up() {
                     // An ASK that cannot be followed at once is not followed later: it has to be said anew.
                     route = Route::Map;
                 }
                 continue;
             }
-            let outcome = self.answer(reply, &node, &journey).await;
+            let outcome = self.answer(reply, &node, &retry).await;
             note(&self.0, &node, call.script().bit(), &outcome);
             match outcome {
                 Ok(value) => {
@@ -116,17 +116,17 @@ impl Client {
                         value,
                         sent,
                         sent_wall,
-                        repeated: journey.repeated(),
+                        repeated: retry.repeated(),
                         migrating: asking,
                     });
                 }
                 Err(error) => {
-                    if let Some(single) = call.alternative_after(&error) {
+                    if let Some(single) = call.fallback_after(&error) {
                         call = single;
                         route = Route::Map;
                         continue;
                     }
-                    let step = journey.failed(error, &node.address.host, Instant::now())?;
+                    let step = retry.failed(error, &node.address.host, Instant::now())?;
                     route = self.follow(step, route, call.key(), &node).await;
                 }
             }
@@ -199,12 +199,12 @@ impl Client {
     /// Dropping the future does not take back what was sent.
     pub async fn call<E: Encode + ?Sized>(&self, key: &[u8], command: &E) -> Result<Value, Error> {
         let deadline = Instant::now() + self.0.command_timeout();
-        let mut journey = Journey::new(deadline, false);
+        let mut retry = RetryState::new(deadline, false);
         let mut route = Route::Map;
         loop {
             let (node, reply) = match &route {
                 Route::Map => {
-                    let node = self.node_for(key, &journey).await?;
+                    let node = self.node_for(key, &retry).await?;
                     let reply = node.connection().submit(command);
                     (node, reply)
                 }
@@ -212,7 +212,7 @@ impl Client {
             };
             if reply.is_refused() {
                 drop(reply);
-                self.await_node(&node, &journey).await?;
+                self.await_node(&node, &retry).await?;
                 if !node.connection().is_up() {
                     // An ASK that cannot be followed at once is not followed later: it has to be said anew.
                     route = Route::Map;
@@ -222,7 +222,7 @@ impl Client {
             match reply.await {
                 Ok(value) => return Ok(value),
                 Err(error) => {
-                    let step = journey.failed(error, &node.address.host, Instant::now())?;
+                    let step = retry.failed(error, &node.address.host, Instant::now())?;
                     route = self.follow(step, route, key, &node).await;
                 }
             }
@@ -232,7 +232,7 @@ impl Client {
     /// Subscribes to `channel`. The confirmation arrives as [`Event::Subscribed`](crate::Event).
     #[must_use]
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
-        Subscription::new(&self.0, channel)
+        Subscription::new(&self.0.hub, Arc::clone(&self.0) as _, channel)
     }
 
     /// The command that reaches our subscriptions: `SPUBLISH` where channels belong to slots, `PUBLISH` otherwise.
@@ -260,13 +260,13 @@ impl Client {
         key: &[u8],
         deadline: Instant,
     ) -> Result<Option<Instant>, Error> {
-        let journey = Journey::new(deadline, false);
+        let retry = RetryState::new(deadline, false);
         loop {
-            let node = self.node_for(key, &journey).await?;
+            let node = self.node_for(key, &retry).await?;
             if node.connection().is_up() {
                 return Ok(node.connection().server_started());
             }
-            self.await_node(&node, &journey).await?;
+            self.await_node(&node, &retry).await?;
         }
     }
 
@@ -291,7 +291,11 @@ impl Client {
     }
 
     /// The node that the map names, as soon as it names one.
-    pub(crate) async fn node_for(&self, key: &[u8], journey: &Journey) -> Result<Arc<Node>, Error> {
+    pub(crate) async fn node_for(
+        &self,
+        key: &[u8],
+        retry: &RetryState,
+    ) -> Result<Arc<Node>, Error> {
         loop {
             let changed = self.0.changed.notified();
             if self.0.is_closed() {
@@ -301,41 +305,41 @@ impl Client {
                 return Ok(node);
             }
             self.0.refresh();
-            if Instant::now() >= journey.deadline() {
-                return Err(journey.verdict(self.0.unserved()));
+            if Instant::now() >= retry.deadline() {
+                return Err(retry.verdict(self.0.unserved()));
             }
-            let _ = tokio::time::timeout(GLANCE, changed).await;
+            let _ = tokio::time::timeout(MAP_RECHECK, changed).await;
         }
     }
 
     /// Waits until `node` is up or it is time to look at the map again.
-    async fn await_node(&self, node: &Arc<Node>, journey: &Journey) -> Result<(), Error> {
-        let deadline = journey.deadline();
+    async fn await_node(&self, node: &Arc<Node>, retry: &RetryState) -> Result<(), Error> {
+        let deadline = retry.deadline();
         let ready = if self.0.is_dynamic() {
             let mut changed = pin!(self.0.changed.notified());
             self.0.refresh();
-            let glance = (Instant::now() + GLANCE).min(deadline);
-            let mut ready = pin!(node.connection().ready(glance));
+            let recheck = (Instant::now() + MAP_RECHECK).min(deadline);
+            let mut ready = pin!(node.connection().ready(recheck));
             let ready_or_news = poll_fn(|cx| match ready.as_mut().poll(cx) {
                 Poll::Pending => changed.as_mut().poll(cx).map(Ok),
                 ready => ready,
             });
             match ready_or_news.await {
-                Err(_) if glance < deadline && !self.0.is_closed() => Ok(()),
+                Err(_) if recheck < deadline && !self.0.is_closed() => Ok(()),
                 ready => ready,
             }
         } else {
             node.connection().ready(deadline).await
         };
-        ready.map_err(|error| journey.verdict(error))
+        ready.map_err(|error| retry.verdict(error))
     }
 
     /// The reply. The first attempt has the whole timeout of the connection; later ones only what is left.
-    async fn answer(&self, reply: Reply, node: &Node, journey: &Journey) -> Result<Value, Error> {
-        if !journey.repeated() {
+    async fn answer(&self, reply: Reply, node: &Node, retry: &RetryState) -> Result<Value, Error> {
+        if !retry.repeated() {
             return reply.await;
         }
-        let late = tokio::time::timeout_at(journey.deadline().into(), reply).await;
+        let late = tokio::time::timeout_at(retry.deadline().into(), reply).await;
         late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time")))
     }
 

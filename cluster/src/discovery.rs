@@ -1,35 +1,35 @@
 //! Finding out who serves what: not at all for one server, by `CLUSTER SLOTS` in a cluster, through sentinels otherwise.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_resp::{Address, Command, Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
 use tokio::time::Instant;
 
 use crate::node::Node;
+use crate::probes::{Probes, may_answer};
 use crate::race::Race;
-use crate::router::Router;
-use crate::sentinel::Sentinels;
+use crate::sentinel::{OnSwitch, Sentinels};
 use crate::target::Target;
 use crate::topology::{NodeAddress, Shard, View};
 
-/// How long to wait for the views of nodes that may be dead. Those that live answer within a round trip.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Upper bound on waiting for the first view; the nodes asked may all be dead. A live one answers within a round trip.
+const FIRST_VIEW_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a node may say nothing before we look whether another has taken its place. A frozen master takes what is sent
-/// to it and its connections do not end.
-const SILENCE: Duration = Duration::from_millis(250);
+/// How long a node with unanswered commands may send nothing before its successor is looked for. A frozen master goes on
+/// accepting what is sent to it and keeps its connections open.
+const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// How long to wait for the others when one has answered. A frozen node takes connections and never answers: without
-/// this every attempt would last as long as our patience, and a new master be found that much later.
-const GRACE: Duration = Duration::from_millis(25);
+/// Upper bound on waiting for further views once one has arrived. A frozen node accepts connections and never answers:
+/// without this bound every attempt would last [`FIRST_VIEW_WAIT`], and a new master be found that much later.
+const FURTHER_VIEWS_WAIT: Duration = Duration::from_millis(25);
 
 /// How many masters are asked, of those that are up.
 const MASTERS_ASKED: usize = 3;
 
-/// How many others are asked, if those are too few.
-const STRANGERS_ASKED: usize = 16;
+/// How many probes are sent to other nodes, if those are too few.
+const MAX_PROBES: usize = 16;
 
 /// Where maps come from.
 #[derive(Debug)]
@@ -40,15 +40,11 @@ pub(crate) enum Discovery {
     /// back.
     Cluster {
         seeds: Vec<Endpoint>,
-        strangers: Strangers,
+        probes: Probes,
     },
     /// The sentinels of a service.
     Sentinel(Sentinels),
 }
-
-/// Connections to nodes that are asked for the map and serve nothing that we know of. Kept while there is need of them:
-/// the map is learned dozens of times a second while a shard is down, and must not open connections as often.
-type Strangers = Mutex<HashMap<Address, Connection>>;
 
 /// What was found.
 #[derive(Debug)]
@@ -67,11 +63,11 @@ impl Discovery {
             Target::Single(endpoint) => (Self::Single(endpoint.clone()), endpoint),
             Target::Cluster { seeds } => {
                 let mut template = seeds[0].clone();
-                template.silence = Some(SILENCE);
+                template.silence = Some(STALLED_AFTER);
                 (
                     Self::Cluster {
                         seeds,
-                        strangers: Mutex::default(),
+                        probes: Probes::default(),
                     },
                     template,
                 )
@@ -83,7 +79,7 @@ impl Discovery {
             } => {
                 // A master that was replaced while we were away must not be taken for one.
                 server.master_only = true;
-                server.silence = Some(SILENCE);
+                server.silence = Some(STALLED_AFTER);
                 (Self::Sentinel(Sentinels::new(sentinels, service)), server)
             }
         }
@@ -133,8 +129,8 @@ impl Discovery {
     ) -> Option<Found> {
         let view = match self {
             Self::Single(_) => None,
-            Self::Cluster { seeds, strangers } => {
-                View::agreed(views(seeds, strangers, template, view, nodes).await)
+            Self::Cluster { seeds, probes } => {
+                View::agreed(views(seeds, probes, template, view, nodes).await)
             }
             Self::Sentinel(sentinels) => sentinels
                 .master(template, nodes.first().map(|node| &**node))
@@ -148,10 +144,10 @@ impl Discovery {
         })
     }
 
-    /// Lets whoever announces changes tell the router.
-    pub(crate) fn watch(&self, router: &Weak<Router>) {
+    /// Has `on_switch` called when a new master is announced. Only sentinels announce any.
+    pub(crate) fn watch(&self, on_switch: &OnSwitch) {
         if let Self::Sentinel(sentinels) = self {
-            sentinels.watch(router);
+            sentinels.watch(on_switch);
         }
     }
 }
@@ -199,10 +195,10 @@ async fn has_sharded_channels(connection: &Connection) -> Result<bool, Error> {
     }
 }
 
-/// The views of some masters that are up; if they are few, or none of them answers, also of whoever else may know.
+/// The views of some masters that are up; if they are few, or none of them answers, also those of seeds and replicas.
 async fn views(
     seeds: &[Endpoint],
-    strangers: &Strangers,
+    probes: &Probes,
     template: &Endpoint,
     view: &View,
     nodes: &[Arc<Node>],
@@ -221,28 +217,25 @@ async fn views(
         );
     }
     if up.len() < MASTERS_ASKED.min(nodes.len()) {
-        ask_strangers(&mut asked, seeds, strangers, template, view, nodes);
+        ask_others(&mut asked, seeds, probes, template, view, nodes);
     } else {
-        strangers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        probes.clear();
     }
     let views = collect(asked).await;
     if !views.is_empty() {
         return views;
     }
     let mut asked = Race::new();
-    ask_strangers(&mut asked, seeds, strangers, template, view, nodes);
+    ask_others(&mut asked, seeds, probes, template, view, nodes);
     collect(asked).await
 }
 
 /// Asks the seeds, the masters that are not up (nobody may have needed them yet), and their replicas (one of them may be
 /// master by now).
-fn ask_strangers(
+fn ask_others(
     asked: &mut Race<'_, Result<View, Error>>,
     seeds: &[Endpoint],
-    strangers: &Strangers,
+    probes: &Probes,
     template: &Endpoint,
     view: &View,
     nodes: &[Arc<Node>],
@@ -275,43 +268,32 @@ fn ask_strangers(
         .iter()
         .cloned()
         .chain(down.map(|address| address.endpoint(template)));
-    let mut strangers = strangers.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut kept = HashMap::new();
-    for mut endpoint in candidates
+    let others = candidates
         .filter(|endpoint| known.insert(known_as(&endpoint.address)))
-        .take(STRANGERS_ASKED)
-    {
-        endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
-        let connection = strangers.remove(&endpoint.address);
-        let connection = connection.unwrap_or_else(|| Connection::lazy(endpoint.clone(), None));
-        kept.insert(endpoint.address.clone(), connection.clone());
+        .take(MAX_PROBES)
+        .map(|mut endpoint| {
+            endpoint.connect_timeout = endpoint.connect_timeout.min(FIRST_VIEW_WAIT);
+            endpoint
+        });
+    for (connection, endpoint) in probes.only(others) {
         if may_answer(&connection) {
             ask(asked, connection, endpoint);
         }
     }
-    *strangers = kept;
 }
 
 fn ask(asked: &mut Race<'_, Result<View, Error>>, connection: Connection, endpoint: Endpoint) {
     asked.add(async move { view_of(&connection, &endpoint).await });
 }
 
-/// Whether to ask there: not where the last attempt to connect failed. It goes on trying by itself, and whoever waited for it
-/// each time would learn of a successor later than need be.
-pub(crate) fn may_answer(connection: &Connection) -> bool {
-    // A runtime that has ended has taken its driver along.
-    connection.start();
-    !connection.is_failing()
-}
-
-/// What comes in time. Whatever is still under way then ends with the race.
+/// The views that arrive in time. Questions still under way then are dropped.
 async fn collect(mut asked: Race<'_, Result<View, Error>>) -> Vec<View> {
     let mut views = Vec::new();
-    let mut until = Instant::now() + PATIENCE;
+    let mut until = Instant::now() + FIRST_VIEW_WAIT;
     while let Ok(Some(answer)) = tokio::time::timeout_at(until, asked.next()).await {
         if let Ok(view) = answer {
             views.push(view);
-            until = until.min(Instant::now() + GRACE);
+            until = until.min(Instant::now() + FURTHER_VIEWS_WAIT);
         }
     }
     views

@@ -4,9 +4,11 @@
 //! it is in doubt, and follows redirects; scripts are known by their SHA ([`script`]); channels are heard at the node
 //! they belong to ([`subscriptions`]).
 
+mod background;
 pub mod client;
 mod discovery;
 mod node;
+mod probes;
 mod race;
 mod redirect;
 pub mod replicated;

@@ -12,7 +12,7 @@ use leasehold_resp::{Command, Error, ErrorKind, ServerErrorKind, Value};
 
 use crate::client::{Client, Evaluated};
 use crate::node::Node;
-use crate::redirect::{Journey, Step};
+use crate::redirect::{RetryState, Step};
 use crate::role::master_shard;
 use crate::script::ScriptCall;
 
@@ -59,26 +59,26 @@ impl Client {
         wrote: impl Fn(&Value) -> bool,
     ) -> Result<Confirmed, Error> {
         let mut call = *call;
-        let mut journey = Journey::new(deadline, false);
+        let mut retry = RetryState::new(deadline, false);
         let mut asked: Option<Arc<Node>> = None;
         loop {
             let (node, asking) = match asked.take() {
                 Some(node) => (node, true),
-                None => (self.node_for(call.key(), &journey).await?, false),
+                None => (self.node_for(call.key(), &retry).await?, false),
             };
             let error = match self
-                .attempt(&node, asking, &call, quorum, &journey, &wrote)
+                .attempt(&node, asking, &call, quorum, &retry, &wrote)
                 .await
             {
                 Ok(confirmed) => return Ok(confirmed),
                 Err(error) => error,
             };
-            if let Some(single) = call.alternative_after(&error) {
+            if let Some(single) = call.fallback_after(&error) {
                 call = single;
                 continue;
             }
             node.note(&error, call.script().bit());
-            match journey.failed(error, &node.address.host, Instant::now())? {
+            match retry.failed(error, &node.address.host, Instant::now())? {
                 Step::Ask(address) => asked = Some(self.router().node_at(&address)),
                 step => self.take(step, call.key(), &node).await,
             }
@@ -91,11 +91,11 @@ impl Client {
         asking: bool,
         call: &ScriptCall<'_>,
         quorum: Quorum,
-        journey: &Journey,
+        retry: &RetryState,
         wrote: &impl Fn(&Value) -> bool,
     ) -> Result<Confirmed, Error> {
         let mut connection = node.pool.exclusive().await?;
-        let left = || journey.deadline().saturating_duration_since(Instant::now());
+        let left = || retry.deadline().saturating_duration_since(Instant::now());
         let required = match quorum {
             Quorum::AtLeast(n) => n,
             Quorum::All => {
@@ -121,7 +121,7 @@ impl Client {
             connection.call(&Command::new("ASKING"), left()).await?;
         }
         let (sent, sent_wall) = (Instant::now(), SystemTime::now());
-        let value = if node.known.has(call.script().bit()) && !journey.needs_source() {
+        let value = if node.known.has(call.script().bit()) && !retry.needs_source() {
             connection.call(call, left()).await?
         } else {
             connection.call(&call.with_source(), left()).await?

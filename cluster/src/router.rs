@@ -5,8 +5,6 @@
 //! attempt at a time, and blocks no command (redis-rs issue 2092: a refresh that stops the world).
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -16,23 +14,28 @@ use leasehold_resp::{Endpoint, Error, ErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::background::spawn;
 use crate::discovery::{Discovery, Found};
 use crate::node::Node;
+use crate::sentinel::OnSwitch;
 use crate::slot::{SLOTS, slot};
-use crate::subscriptions::Hub;
+use crate::subscriptions::{Hub, Routing};
 use crate::topology::{NodeAddress, View};
 
-/// The shortest time between two attempts to learn the map. Callers ask for one whenever a node fails them.
+/// Shortest pause between two attempts to learn the map. Callers ask for one whenever a node fails them.
 const REFRESH_PAUSE: Duration = Duration::from_millis(25);
 
-/// While a node is down that was up, or is wanted: the first and the longest pause between looks for its successor.
-const SEARCH: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+/// The first pause between two looks for the successor of a node that is down; each further one is twice as long.
+const FIRST_SEARCH_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often the map of a cluster is learned anew although nobody complains.
+/// The longest of these pauses.
+const LONGEST_SEARCH_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often the map of a cluster is learned anew without any sign that it has changed.
 const REFRESH_PERIOD: Duration = Duration::from_secs(60);
 
-/// How many nodes that are not in the map are kept.
-const MAX_GUESTS: usize = 8;
+/// How many off-map nodes are kept.
+const MAX_OFF_MAP: usize = 8;
 
 /// What routes commands; shared by all clones of a client.
 pub(crate) struct Router {
@@ -40,10 +43,10 @@ pub(crate) struct Router {
     template: Endpoint,
     discovery: Discovery,
     map: RwLock<Arc<Map>>,
-    /// Nodes that an `ASK` named and the map does not have, the newest last. A new shard is in nobody's map before its
-    /// first slot has arrived; without these every command for it would open a connection (redis-rs issue 1025).
-    guests: Mutex<Vec<Arc<Node>>>,
-    pub(crate) hub: Hub,
+    /// Nodes that an `ASK` named and the map does not have, the newest last. A new shard is in no map before its first
+    /// slot has arrived; without these every command for it would open a connection (redis-rs issue 1025).
+    off_map: Mutex<Vec<Arc<Node>>>,
+    pub(crate) hub: Arc<Hub>,
     /// For each slot the most replicas that its master was ever known to have; a single entry where there are no slots.
     replicas: Mutex<Vec<u16>>,
     /// Told when the map changes, a node comes up, or the client is closed.
@@ -79,8 +82,8 @@ impl Router {
                 view: found.view.clone(),
                 nodes: Vec::new(),
             })),
-            guests: Mutex::default(),
-            hub: Hub::new(found.sharded),
+            off_map: Mutex::default(),
+            hub: Hub::new(found.sharded, routing(itself)),
             replicas: Mutex::new(vec![
                 0;
                 if found.view.is_single() {
@@ -97,7 +100,14 @@ impl Router {
             itself: itself.clone(),
         });
         router.adopt(found);
-        router.discovery.watch(&router.itself);
+        let itself = router.itself.clone();
+        router.discovery.watch(
+            &(Arc::new(move || {
+                if let Some(router) = itself.upgrade() {
+                    router.refresh();
+                }
+            }) as OnSwitch),
+        );
         if router.discovery.is_dynamic() {
             spawn(
                 &Handle::current(),
@@ -150,15 +160,15 @@ impl Router {
         if let Some(node) = find(&map.nodes, address) {
             return node;
         }
-        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(node) = find(&guests, address) {
+        let mut off_map = self.off_map.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = find(&off_map, address) {
             return node;
         }
         let node = self.new_node(address);
-        if guests.len() == MAX_GUESTS {
-            guests.remove(0);
+        if off_map.len() == MAX_OFF_MAP {
+            off_map.remove(0);
         }
-        guests.push(Arc::clone(&node));
+        off_map.push(Arc::clone(&node));
         node
     }
 
@@ -203,13 +213,13 @@ impl Router {
         for node in &self.map().nodes {
             node.pool.close();
         }
-        for guest in self
-            .guests
+        for node in self
+            .off_map
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .drain(..)
         {
-            guest.pool.close();
+            node.pool.close();
         }
         self.changed.notify_waiters();
     }
@@ -319,9 +329,9 @@ impl Router {
     fn swap_with(&self, endpoint: Option<&Endpoint>, change: impl FnOnce(&Map) -> Option<View>) {
         let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let Some(view) = change(&current) else { return };
-        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut off_map = self.off_map.lock().unwrap_or_else(PoisonError::into_inner);
         let node = |address: &NodeAddress| match find(&current.nodes, address)
-            .or_else(|| find(&guests, address))
+            .or_else(|| find(&off_map, address))
         {
             Some(node) => node,
             None => match endpoint {
@@ -334,8 +344,8 @@ impl Router {
             .iter()
             .map(|shard| node(&shard.master))
             .collect();
-        guests.retain(|guest| find(&nodes, &guest.address).is_none());
-        drop(guests);
+        off_map.retain(|node| find(&nodes, &node.address).is_none());
+        drop(off_map);
         self.expect_replicas_of(&view);
         let map = Arc::new(Map { view, nodes });
         let replaced = std::mem::replace(&mut *current, Arc::clone(&map));
@@ -347,9 +357,7 @@ impl Router {
         {
             node.replace();
         }
-        if let Some(router) = self.itself.upgrade() {
-            self.hub.reconcile(&router);
-        }
+        self.hub.reconcile();
         self.note_change();
     }
 
@@ -378,10 +386,10 @@ impl Router {
         }
         let (router, seeking) = (self.itself.clone(), Seeking(Arc::downgrade(node)));
         spawn(&runtime, async move {
-            let mut pause = SEARCH.0;
+            let mut pause = FIRST_SEARCH_PAUSE;
             loop {
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(SEARCH.1);
+                pause = (pause * 2).min(LONGEST_SEARCH_PAUSE);
                 let (Some(router), Some(node)) = (router.upgrade(), seeking.0.upgrade()) else {
                     return;
                 };
@@ -408,7 +416,7 @@ impl Router {
             Event::Silent => node.replace(),
             Event::Push(_) => {}
         }
-        self.hub.observe(self, node, event);
+        self.hub.observe(node, event);
     }
 }
 
@@ -440,11 +448,22 @@ fn find(nodes: &[Arc<Node>], address: &NodeAddress) -> Option<Arc<Node>> {
     nodes.iter().find(|node| node.address == *address).cloned()
 }
 
-/// Runs `future` in the background. Boxed: for each type of future that is spawned, all of the runtime's task is compiled
-/// anew.
-pub(crate) fn spawn(runtime: &Handle, future: impl Future<Output = ()> + Send + 'static) {
-    let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
-    runtime.spawn(future);
+/// What the subscriptions need of a router; nothing once it is gone.
+fn routing(router: &Weak<Router>) -> Routing {
+    let (node_of, refresh, search) = (router.clone(), router.clone(), router.clone());
+    Routing {
+        node_of: Box::new(move |key| node_of.upgrade()?.node_of(key)),
+        refresh: Box::new(move || {
+            if let Some(router) = refresh.upgrade() {
+                router.refresh();
+            }
+        }),
+        search: Box::new(move |node| {
+            if let Some(router) = search.upgrade() {
+                router.search(node);
+            }
+        }),
+    }
 }
 
 /// Whether the map is being learned anew.

@@ -67,7 +67,7 @@ impl Script {
             script: self,
             keys,
             args,
-            alternative: None,
+            fallback: None,
         }
     }
 }
@@ -78,28 +78,28 @@ pub struct ScriptCall<'a> {
     script: &'a Script,
     keys: &'a [&'a [u8]],
     args: &'a [&'a [u8]],
-    alternative: Option<&'a Self>,
+    fallback: Option<&'a Self>,
 }
 
 impl<'a> ScriptCall<'a> {
-    /// The same call, with one that is made instead when the server says `TRYAGAIN`: while a slot migrates, a script
-    /// with two keys that do not exist yet can run nowhere (the source answers ASK, the target TRYAGAIN, until the
-    /// migration ends), and one with a single key can.
+    /// The same call with a `fallback` on a single key, made instead when the server says `TRYAGAIN`: while a slot
+    /// migrates, a script with two keys that do not exist yet cannot run on either node (the source answers ASK, the
+    /// target TRYAGAIN, until the migration ends), and one with a single key can.
     #[must_use]
-    pub const fn or_else(self, alternative: &'a Self) -> Self {
+    pub const fn with_single_key_fallback(self, fallback: &'a Self) -> Self {
         Self {
-            alternative: Some(alternative),
+            fallback: Some(fallback),
             ..self
         }
     }
 
-    /// The alternative, if `error` calls for it.
-    pub(crate) fn alternative_after(&self, error: &Error) -> Option<Self> {
+    /// The fallback, if `error` calls for it.
+    pub(crate) fn fallback_after(&self, error: &Error) -> Option<Self> {
         let is_migrating = error
             .as_server()
             .is_some_and(|server| *server.kind() == ServerErrorKind::TryAgain);
         if is_migrating {
-            self.alternative.copied()
+            self.fallback.copied()
         } else {
             None
         }

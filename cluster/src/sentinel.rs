@@ -3,7 +3,7 @@
 //! A sentinel may be wrong, late or cut off, and a master that was frozen while it was replaced goes on calling itself
 //! master for seconds. So several sentinels are asked, and the one they name must itself confirm its role.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,24 +11,26 @@ use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
 
-use crate::discovery::may_answer;
 use crate::node::Node;
+use crate::probes::may_answer;
 use crate::race::Race;
 use crate::role::{Votes, master_shard, named_master};
-use crate::router::Router;
 use crate::topology::{NodeAddress, View};
 
-/// What sentinels publish when a service has another master.
+/// The channel on which sentinels publish that a service has a new master.
 const SWITCHED: &[u8] = b"+switch-master";
 
-/// How often the sentinels may change their minds while we look.
+/// How many times one attempt asks again because the sentinels named another master meanwhile.
 const LOOKS: usize = 3;
 
-/// How long to wait for sentinels and for the master they name. Those that live answer within a round trip.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Upper bound on connecting to sentinels and to the master they name, and on their answers.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
-/// How long to wait for the master we have already, which has nothing to say but that it is still one.
-const GLANCE: Duration = Duration::from_millis(250);
+/// Upper bound on waiting for the present master to confirm its role, on a connection that is open already.
+const PRESENT_MASTER_WAIT: Duration = Duration::from_millis(250);
+
+/// Called when a sentinel announces a new master.
+pub(crate) type OnSwitch = Arc<dyn Fn() + Send + Sync>;
 
 /// The sentinels of one service.
 #[derive(Debug)]
@@ -42,8 +44,8 @@ pub(crate) struct Sentinels {
 impl Sentinels {
     pub(crate) fn new(mut endpoints: Vec<Endpoint>, service: String) -> Self {
         for endpoint in &mut endpoints {
-            endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
-            endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
+            endpoint.connect_timeout = endpoint.connect_timeout.min(ANSWER_WAIT);
+            endpoint.command_timeout = endpoint.command_timeout.min(ANSWER_WAIT);
         }
         Self {
             endpoints,
@@ -91,10 +93,10 @@ impl Sentinels {
         Err(last)
     }
 
-    /// Subscribes to all sentinels: the first word of a new master starts a refresh.
-    pub(crate) fn watch(&self, router: &Weak<Router>) {
+    /// Subscribes to all sentinels; the first announcement of a new master calls `on_switch`.
+    pub(crate) fn watch(&self, on_switch: &OnSwitch) {
         let connect = |endpoint: &Endpoint| {
-            let router = router.clone();
+            let on_switch = Arc::clone(on_switch);
             let observer: Observer = Arc::new(move |connection, event| match event {
                 Event::Up => {
                     let channels = vec![Bytes::from_static(SWITCHED)];
@@ -104,9 +106,7 @@ impl Sentinels {
                     };
                     connection.subscribe(&subscribe).detach(|_| {});
                 }
-                Event::Push(Push::Message { .. }) => {
-                    drop(router.upgrade().map(|router| router.refresh()))
-                }
+                Event::Push(Push::Message { .. }) => on_switch(),
                 Event::Down | Event::Silent | Event::Push(_) => {}
             });
             let connection = Connection::lazy(endpoint.clone(), Some(observer));
@@ -169,8 +169,8 @@ async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Erro
 /// The view of a server that we do not know yet.
 async fn confirmed(template: &Endpoint, address: &NodeAddress) -> Result<View, Error> {
     let mut endpoint = address.endpoint(template);
-    endpoint.connect_timeout = endpoint.connect_timeout.min(PATIENCE);
-    endpoint.command_timeout = endpoint.command_timeout.min(PATIENCE);
+    endpoint.connect_timeout = endpoint.connect_timeout.min(ANSWER_WAIT);
+    endpoint.command_timeout = endpoint.command_timeout.min(ANSWER_WAIT);
     says_master(&Connection::connect(endpoint).await?, address).await
 }
 
@@ -186,7 +186,7 @@ async fn still_master(node: &Node) -> Result<View, Error> {
     if !may_answer(connection) || connection.is_silent() {
         return Err(unheard());
     }
-    tokio::time::timeout(GLANCE, says_master(connection, &node.address))
+    tokio::time::timeout(PRESENT_MASTER_WAIT, says_master(connection, &node.address))
         .await
         .unwrap_or_else(|_| Err(unheard()))
 }

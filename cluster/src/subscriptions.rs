@@ -1,16 +1,18 @@
-//! Channels we want to hear, and those we do.
+//! Pub/sub subscriptions: desired and confirmed channels.
 //!
-//! The hub keeps what is wanted apart from what servers have confirmed, and brings the two together whenever a connection
-//! comes up, the map changes, or a server ends a subscription by itself (`sunsubscribe` when a slot moves away). Messages
-//! sent in between are lost and nobody can tell how many: so every confirmation is an event of its own, after which
-//! whoever waits has to look for itself.
+//! The hub keeps what is desired apart from what servers have confirmed, and brings the two together whenever a
+//! connection comes up, the map changes, or a server ends a subscription by itself (`sunsubscribe` when a slot moves
+//! away). Messages sent in between are lost, and there is no way to tell how many: so every confirmation is an event of
+//! its own, after which the subscriber must look at the state it waits for.
 //!
-//! A channel is heard at the master of its slot. With sharded channels that is the only place where it is published;
-//! without them any node would do.
+//! A channel is subscribed to at the master of its slot. With sharded channels that is the only node where messages
+//! arrive; without them any node would do.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -20,59 +22,76 @@ use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Error, ErrorKind, Value};
 use tokio::runtime::Handle;
 
+use crate::background::spawn;
 use crate::node::Node;
-use crate::router::{Router, spawn};
 
-/// After a refusal because the slot is elsewhere: how long until the next try, by a map that is newer then.
-const RETRY: Duration = Duration::from_millis(50);
+/// Pause after a refusal because the slot is elsewhere; the next attempt goes by a newer map.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a subscription hears.
+/// What a subscription receives.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The server confirmed the subscription, for the first time or after a gap: messages sent before may have been
-    /// missed, so whoever waits must look again.
+    /// The server confirmed the subscription, for the first time or after a gap. Messages sent before may have been
+    /// missed, so the subscriber must look at the state it waits for.
     Subscribed,
     /// A message.
     Message(Bytes),
-    /// The server refuses the subscription, mostly because of an ACL. There will be no messages until it is confirmed
-    /// after all, on a later connection.
+    /// The server refuses the subscription, mostly because of an ACL. No messages arrive until it is confirmed on a
+    /// later connection.
     Refused(Error),
 }
 
-/// Interest in one channel, until dropped. Several may share a channel.
-#[derive(Debug)]
+/// A subscription to one channel, until dropped. Several may share a channel.
+///
+/// It keeps the connections of its client open.
 pub struct Subscription {
-    router: Arc<Router>,
+    hub: Arc<Hub>,
     channel: Bytes,
-    ear: Arc<Ear>,
+    inbox: Arc<Inbox>,
+    /// What routes the channel, for as long as this exists.
+    _client: Arc<dyn Any + Send + Sync>,
 }
 
 /// All subscriptions of one client.
-#[derive(Debug)]
 pub(crate) struct Hub {
     /// Whether channels belong to slots.
     sharded: bool,
-    /// What is wanted.
+    routing: Routing,
+    /// The desired channels.
     channels: Mutex<HashMap<Bytes, Channel>>,
+    itself: Weak<Self>,
 }
+
+/// How the hub finds the node of a channel.
+pub(crate) struct Routing {
+    /// The node that serves the slot of a channel, if any does.
+    pub(crate) node_of: NodeOf,
+    /// Has the map learned anew, in the background.
+    pub(crate) refresh: Box<dyn Fn() + Send + Sync>,
+    /// Has the successor of a node looked for until it is up or replaced.
+    pub(crate) search: Search,
+}
+
+type NodeOf = Box<dyn Fn(&[u8]) -> Option<Arc<Node>> + Send + Sync>;
+type Search = Box<dyn Fn(&Arc<Node>) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Channel {
-    /// Where it was asked for, on the present connection there.
+    /// The node that was sent the subscription, on its present connection.
     at: Option<Arc<Node>>,
     /// Whether that node confirmed it.
     confirmed: bool,
-    /// Whether that node refused it: worth another question when somebody else wants it.
+    /// Whether that node refused it. The next subscriber makes another attempt.
     refused: bool,
-    ears: Vec<Arc<Ear>>,
+    inboxes: Vec<Arc<Inbox>>,
 }
 
 /// What one subscription has not fetched yet.
 #[derive(Debug, Default)]
-struct Ear(Mutex<Unheard>);
+struct Inbox(Mutex<Pending>);
 
 #[derive(Debug, Default)]
-struct Unheard {
+struct Pending {
     subscribed: bool,
     refused: Option<Error>,
     message: Option<Bytes>,
@@ -80,25 +99,26 @@ struct Unheard {
 }
 
 impl Subscription {
-    /// Subscribes, and asks the server if nobody else has.
-    pub(crate) fn new(router: &Arc<Router>, channel: &[u8]) -> Self {
+    /// Subscribes; sends a command unless the channel has another subscriber. Keeps `client` alive.
+    pub(crate) fn new(hub: &Arc<Hub>, client: Arc<dyn Any + Send + Sync>, channel: &[u8]) -> Self {
         let channel = Bytes::copy_from_slice(channel);
-        let ear = Arc::new(Ear::default());
-        let mut channels = router.hub.lock();
-        let wanted = channels.entry(channel.clone()).or_default();
-        wanted.ears.push(Arc::clone(&ear));
-        if wanted.confirmed {
-            ear.lock().subscribed = true;
-        } else if (wanted.at.is_none() || wanted.refused)
-            && let Some(node) = router.map().node_of(&channel)
+        let inbox = Arc::new(Inbox::default());
+        let mut channels = hub.lock();
+        let desired = channels.entry(channel.clone()).or_default();
+        desired.inboxes.push(Arc::clone(&inbox));
+        if desired.confirmed {
+            inbox.lock().subscribed = true;
+        } else if (desired.at.is_none() || desired.refused)
+            && let Some(node) = (hub.routing.node_of)(&channel)
         {
-            router.hub.ask(router, &node, &channel, wanted);
+            hub.ask(&node, &channel, desired);
         }
         drop(channels);
         Self {
-            router: Arc::clone(router),
+            hub: Arc::clone(hub),
             channel,
-            ear,
+            inbox,
+            _client: client,
         }
     }
 
@@ -109,11 +129,11 @@ impl Subscription {
     /// Cancel safe: an event is either returned or kept.
     pub async fn next(&mut self) -> Event {
         poll_fn(|cx| {
-            let mut unheard = self.ear.lock();
-            match unheard.take() {
+            let mut pending = self.inbox.lock();
+            match pending.take() {
                 Some(event) => Poll::Ready(event),
                 None => {
-                    unheard.waker = Some(cx.waker().clone());
+                    pending.waker = Some(cx.waker().clone());
                     Poll::Pending
                 }
             }
@@ -124,26 +144,37 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let hub = &self.router.hub;
-        let mut channels = hub.lock();
+        let mut channels = self.hub.lock();
         let Some(channel) = channels.get_mut(&self.channel) else {
             return;
         };
-        channel.ears.retain(|ear| !Arc::ptr_eq(ear, &self.ear));
-        if channel.ears.is_empty() {
+        channel
+            .inboxes
+            .retain(|inbox| !Arc::ptr_eq(inbox, &self.inbox));
+        if channel.inboxes.is_empty() {
             // Under the lock, so that the order of subscriptions on the wire is the order of changes here.
-            hub.leave(channel, &self.channel);
+            self.hub.leave(channel, &self.channel);
             channels.remove(&self.channel);
         }
     }
 }
 
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription")
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Hub {
-    pub(crate) fn new(sharded: bool) -> Self {
-        Self {
+    pub(crate) fn new(sharded: bool, routing: Routing) -> Arc<Self> {
+        Arc::new_cyclic(|itself| Self {
             sharded,
+            routing,
             channels: Mutex::default(),
-        }
+            itself: itself.clone(),
+        })
     }
 
     /// Whether channels belong to slots, so that messages must be published with `SPUBLISH`.
@@ -151,10 +182,10 @@ impl Hub {
         self.sharded
     }
 
-    /// To be called with everything the connection of `node` observes.
-    pub(crate) fn observe(&self, router: &Arc<Router>, node: &Arc<Node>, event: ConnectionEvent) {
+    /// To be called with every event of the connection of `node`.
+    pub(crate) fn observe(&self, node: &Arc<Node>, event: ConnectionEvent) {
         match event {
-            ConnectionEvent::Up => self.reconcile(router),
+            ConnectionEvent::Up => self.reconcile(),
             ConnectionEvent::Down => {
                 for channel in self
                     .lock()
@@ -166,7 +197,7 @@ impl Hub {
             }
             ConnectionEvent::Push(Push::Message { channel, payload }) => {
                 if let Some(channel) = self.lock().get(&channel) {
-                    channel.tell(|unheard| unheard.message = Some(payload.clone()));
+                    channel.tell(|pending| pending.message = Some(payload.clone()));
                 }
             }
             ConnectionEvent::Push(Push::Unasked(
@@ -181,31 +212,30 @@ impl Hub {
                     channel.forget();
                 }
                 // The slot has a new master, which this client may not know yet.
-                router.refresh();
-                self.reconcile(router);
+                (self.routing.refresh)();
+                self.reconcile();
             }
             ConnectionEvent::Push(_) | ConnectionEvent::Silent => {}
         }
     }
 
-    /// Asks for every channel at the node that it belongs to now, unless that was done.
-    pub(crate) fn reconcile(&self, router: &Arc<Router>) {
-        let map = router.map();
+    /// Subscribes to every channel at the node that it belongs to now, unless that was done.
+    pub(crate) fn reconcile(&self) {
         let mut channels = self.lock();
         for (name, channel) in channels.iter_mut() {
-            let Some(node) = map.node_of(name) else {
+            let Some(node) = (self.routing.node_of)(name) else {
                 continue;
             };
             if channel.is_at(&node) {
                 continue;
             }
             self.leave(channel, name);
-            self.ask(router, &node, name, channel);
+            self.ask(&node, name, channel);
         }
     }
 
     /// Submits a subscription. If it is not even sent, the connection's coming up leads here again.
-    fn ask(&self, router: &Arc<Router>, node: &Arc<Node>, name: &Bytes, channel: &mut Channel) {
+    fn ask(&self, node: &Arc<Node>, name: &Bytes, channel: &mut Channel) {
         channel.refused = false;
         let kind = if self.sharded {
             Confirmation::Ssubscribe
@@ -217,20 +247,20 @@ impl Hub {
             kind,
             channels: vec![name.clone()],
         };
-        let (weak_router, weak_node, channel_name) =
-            (Arc::downgrade(router), Arc::downgrade(node), name.clone());
+        let (hub, weak_node, channel_name) =
+            (self.itself.clone(), Arc::downgrade(node), name.clone());
         let asked = node
             .connection()
             .subscribe_then(&subscribe, move |outcome| {
-                if let (Some(router), Some(node)) = (weak_router.upgrade(), weak_node.upgrade()) {
-                    router.hub.answered(&router, &node, &channel_name, outcome);
+                if let (Some(hub), Some(node)) = (hub.upgrade(), weak_node.upgrade()) {
+                    hub.answered(&node, &channel_name, outcome);
                 }
             });
         if asked {
             channel.at = Some(Arc::clone(node));
         } else {
             node.connection().start();
-            router.search(node);
+            (self.routing.search)(node);
         }
     }
 
@@ -252,13 +282,7 @@ impl Hub {
         channel.confirmed = false;
     }
 
-    fn answered(
-        &self,
-        router: &Arc<Router>,
-        node: &Arc<Node>,
-        name: &Bytes,
-        outcome: Result<Value, Error>,
-    ) {
+    fn answered(&self, node: &Arc<Node>, name: &Bytes, outcome: Result<Value, Error>) {
         let mut channels = self.lock();
         let Some(channel) = channels.get_mut(name).filter(|channel| channel.is_at(node)) else {
             return;
@@ -266,7 +290,7 @@ impl Hub {
         match outcome {
             Ok(_) => {
                 channel.confirmed = true;
-                channel.tell(|unheard| unheard.subscribed = true);
+                channel.tell(|pending| pending.subscribed = true);
             }
             // The connection went down; its coming up repeats the question.
             Err(error) if error.kind() != ErrorKind::Server => channel.forget(),
@@ -277,18 +301,18 @@ impl Hub {
             {
                 channel.forget();
                 drop(channels);
-                router.refresh();
-                let router = Arc::downgrade(router);
+                (self.routing.refresh)();
+                let hub = self.itself.clone();
                 spawn(&Handle::current(), async move {
-                    tokio::time::sleep(RETRY).await;
-                    if let Some(router) = router.upgrade() {
-                        router.hub.reconcile(&router);
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                    if let Some(hub) = hub.upgrade() {
+                        hub.reconcile();
                     }
                 });
             }
             Err(error) => {
                 channel.refused = true;
-                channel.tell(|unheard| unheard.refused = Some(error.clone()));
+                channel.tell(|pending| pending.refused = Some(error.clone()));
             }
         }
     }
@@ -308,12 +332,12 @@ impl Channel {
         self.confirmed = false;
     }
 
-    fn tell(&self, change: impl Fn(&mut Unheard)) {
-        for ear in &self.ears {
-            let mut unheard = ear.lock();
-            change(&mut unheard);
-            let waker = unheard.waker.take();
-            drop(unheard);
+    fn tell(&self, change: impl Fn(&mut Pending)) {
+        for inbox in &self.inboxes {
+            let mut pending = inbox.lock();
+            change(&mut pending);
+            let waker = pending.waker.take();
+            drop(pending);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -321,13 +345,13 @@ impl Channel {
     }
 }
 
-impl Ear {
-    fn lock(&self) -> MutexGuard<'_, Unheard> {
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Pending> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Unheard {
+impl Pending {
     fn take(&mut self) -> Option<Event> {
         if std::mem::take(&mut self.subscribed) {
             self.refused = None;

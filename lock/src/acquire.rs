@@ -146,7 +146,7 @@ async fn attempt(
     let highest = Decimal::new(inner.highest_token());
     let alone_args = [id.as_bytes(), lease_ms.as_bytes(), highest.as_bytes()];
     let alone = ACQUIRE_ALONE.call(&keys[..1], &alone_args);
-    let call = ACQUIRE.call(&keys, &args).or_else(&alone);
+    let call = ACQUIRE.call(&keys, &args).with_single_key_fallback(&alone);
 
     let deadline = Instant::now() + inner.config.command_timeout;
     if let Some(left) = quarantine(request, deadline).await? {
