@@ -63,7 +63,7 @@ impl Discovery {
             Target::Single(endpoint) => (Self::Single(endpoint.clone()), endpoint),
             Target::Cluster { seeds } => {
                 let mut template = seeds[0].clone();
-                template.silence = Some(STALLED_AFTER);
+                template.stall_after = Some(STALLED_AFTER);
                 (
                     Self::Cluster {
                         seeds,
@@ -79,7 +79,7 @@ impl Discovery {
             } => {
                 // A master that was replaced while we were away must not be taken for one.
                 server.master_only = true;
-                server.silence = Some(STALLED_AFTER);
+                server.stall_after = Some(STALLED_AFTER);
                 (Self::Sentinel(Sentinels::new(sentinels, service)), server)
             }
         }
@@ -314,7 +314,6 @@ async fn view_of(connection: &Connection, endpoint: &Endpoint) -> Result<View, E
             ));
         }
     };
-    View::parse(&reply, &asked, endpoint.tls).map_err(|error| {
-        Error::new(ErrorKind::NotSent, connection.node(), error.to_string()).with_source(error)
-    })
+    View::parse(&reply, &asked, endpoint.tls)
+        .map_err(|error| Error::new(ErrorKind::NotSent, connection.node(), error.to_string()))
 }

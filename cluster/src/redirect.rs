@@ -129,7 +129,7 @@ impl RetryState {
     pub(crate) fn verdict(&self, error: Error) -> Error {
         if self.repeated && !error.may_have_executed() {
             let detail = format!("{}; an earlier attempt may have run", error.detail());
-            return Error::unknown(&error.node().into(), detail).with_source(error);
+            return Error::unknown(&error.node().into(), detail);
         }
         error
     }

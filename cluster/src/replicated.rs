@@ -166,7 +166,7 @@ async fn wait(
             "the script ran, but its replication could not be confirmed: {}",
             error.detail()
         );
-        Error::unknown(&error.node().into(), detail).with_source(error)
+        Error::unknown(&error.node().into(), detail)
     };
     match connection.call(&command, time + GRACE).await {
         Ok(reply) => Ok(Ok(reply

@@ -353,7 +353,7 @@ impl Router {
         for node in replaced
             .nodes
             .iter()
-            .filter(|node| node.connection().is_silent() && !self.serves(node))
+            .filter(|node| node.connection().is_stalled() && !self.serves(node))
         {
             node.replace();
         }
@@ -412,9 +412,9 @@ impl Router {
                 self.refresh();
                 self.search(node);
             }
-            Event::Silent if self.serves(node) => self.refresh(),
-            Event::Silent => node.replace(),
-            Event::Push(_) => {}
+            Event::Stalled if self.serves(node) => self.refresh(),
+            Event::Stalled => node.replace(),
+            _ => {}
         }
         self.hub.observe(node, event);
     }

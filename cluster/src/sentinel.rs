@@ -107,7 +107,7 @@ impl Sentinels {
                     connection.subscribe(&subscribe).detach(|_| {});
                 }
                 Event::Push(Push::Message { .. }) => on_switch(),
-                Event::Down | Event::Silent | Event::Push(_) => {}
+                _ => {}
             });
             let connection = Connection::lazy(endpoint.clone(), Some(observer));
             connection.start();
@@ -183,7 +183,7 @@ async fn still_master(node: &Node) -> Result<View, Error> {
             "the sentinels name a master that says nothing",
         )
     };
-    if !may_answer(connection) || connection.is_silent() {
+    if !may_answer(connection) || connection.is_stalled() {
         return Err(unheard());
     }
     tokio::time::timeout(PRESENT_MASTER_WAIT, says_master(connection, &node.address))

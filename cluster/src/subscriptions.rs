@@ -215,7 +215,7 @@ impl Hub {
                 (self.routing.refresh)();
                 self.reconcile();
             }
-            ConnectionEvent::Push(_) | ConnectionEvent::Silent => {}
+            _ => {}
         }
     }
 

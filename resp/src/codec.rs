@@ -8,10 +8,10 @@ use std::io;
 use bytes::BytesMut;
 use tokio_util::codec;
 
-use crate::command::{Command, Encode};
-use crate::decode::{Decoder, Frame, Limits};
-use crate::encode;
-use crate::value::Value;
+use crate::protocol::command::{Command, Encode};
+use crate::protocol::decode::{Decoder, Frame, Limits};
+use crate::protocol::encode;
+use crate::protocol::value::Value;
 
 /// Frames in, and requests or values out.
 ///

@@ -1,35 +1,37 @@
-//! One connection that everyone shares.
+//! One connection that all callers in a process share.
 //!
 //! Callers encode into the shared outbox themselves, under a short lock, so there is no channel, no allocation and no
-//! task between them and the wire. On a quiet connection the caller also writes; on a busy one the
-//! `driver` writes what the tasks it just woke have queued, so that a wave of commands costs one
-//! system call. No lock is held across a system call, a wake-up or an await.
+//! task between them and the wire. On a quiet connection the caller also writes; on a busy one the driver writes what
+//! the tasks it just woke have queued, so that a wave of commands costs one system call.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Notify;
 
-use crate::command::{Asking, Encode};
-use crate::driver;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::handshake::{self, Established};
-use crate::pipeline::{Callback, Outcome, Pipeline, Shape, SlotId, Wakes};
-use crate::push::{Push, Subscribe};
-use crate::reply::{Reply, checked};
-use crate::socket::{SharedWriter, Socket};
-use crate::value::Value;
+use crate::protocol::command::{Asking, Encode};
+use crate::protocol::push::Subscribe;
+use crate::protocol::value::Value;
 
-/// Up to so many commands in flight a caller writes its own command; beyond, batches pay more than the hop costs.
-const INLINE_IN_FLIGHT: usize = 2;
+mod backoff;
+mod driver;
+mod handshake;
+pub mod pipeline;
+pub mod pool;
+pub mod reply;
+mod shared;
+mod socket;
+mod stall;
 
-/// A caller that makes the outbox this long writes it, whatever else is going on. Waiting for the whole wave makes
-/// client and server take turns; writing after each 16 commands keeps the server busy (+25 % at 64 tasks).
-const FLUSH_AT: usize = 16;
+use handshake::Established;
+use pipeline::{Callback, Outcome, RequestId, Shape};
+use reply::{Reply, checked};
+pub use shared::Event;
+use shared::{EventSink, Refused, Shared, Status, wake_driver};
+use socket::Socket;
 
 /// A pipelined connection to one server; clones share it.
 ///
@@ -41,82 +43,11 @@ const FLUSH_AT: usize = 16;
 #[derive(Clone)]
 pub struct Connection(Arc<Handle>);
 
-/// Counts the users; the driver keeps only a weak reference.
+/// Counts the users: the driver holds `Shared` alone, so that the connection ends with the last of them.
 struct Handle(Arc<Shared>);
 
-/// What callers and the driver share.
-pub(crate) struct Shared {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) node: Arc<str>,
-    state: Mutex<State>,
-    /// Told when the connection comes up, ends, or has room again.
-    pub(crate) changed: Notify,
-    observer: Option<Observer>,
-    handle: std::sync::OnceLock<std::sync::Weak<Handle>>,
-}
-
-/// Hears what is not a reply. Runs on the connection's task: it must be quick and must not wait.
+/// Receives what is not a reply. Runs on the connection's task: it must be quick and must not block.
 pub type Observer = Arc<dyn Fn(&Connection, Event) + Send + Sync>;
-
-/// What is not a reply.
-#[derive(Debug)]
-pub enum Event {
-    /// The connection is up, for the first time or again: the server knows nothing of earlier subscriptions.
-    Up,
-    /// The connection is down; everything in flight has failed.
-    Down,
-    /// The server has sent nothing for [`Endpoint::silence`] while something waits for it, and still does not. Told again
-    /// and again, and not a reason to give up yet: it may be busy.
-    Silent,
-    /// The server said something unasked.
-    Push(Push),
-}
-
-/// What a driver and its callers change together.
-pub(crate) struct State {
-    pub(crate) pipeline: Pipeline,
-    pub(crate) link: Link,
-    /// The driver has woken several tasks and writes when they have run.
-    pub(crate) company: bool,
-    /// How to reach the driver, and whether that was done since it last looked.
-    pub(crate) driver: Option<Waker>,
-    pub(crate) woken: bool,
-    /// Whether a driver task exists.
-    pub(crate) driven: bool,
-    /// Whether the driver looks at the clock often enough to notice silence. On a quiet connection it does not, and is
-    /// woken by the next command: an idle client has nothing to do.
-    pub(crate) watched: bool,
-    /// Whether the server is silent at the moment.
-    pub(crate) silent: bool,
-    /// Why the connection is to be opened anew.
-    pub(crate) reset: Option<Error>,
-    /// Whether the last attempt to connect failed.
-    pub(crate) failing: bool,
-    /// When the server at the other end was started, at the latest; if the endpoint says to ask.
-    pub(crate) server_started: Option<Instant>,
-}
-
-/// The state of the link.
-pub(crate) enum Link {
-    /// Commands may be queued.
-    Up(Option<SharedWriter>),
-    /// Being reopened, because of this.
-    Down(Error),
-    /// No more commands; those in flight may still be answered.
-    Closing,
-    /// No more commands, and no answers either.
-    Aborted,
-    /// The same, because its stream ended for this reason and there is no other.
-    Ended(Error),
-}
-
-/// Why nothing was queued.
-enum Refused {
-    Closed,
-    Ended(Error),
-    Down(Error),
-    Full,
-}
 
 impl Connection {
     /// Connects and shakes hands, within the endpoint's connect timeout.
@@ -161,38 +92,23 @@ impl Connection {
         Ok(Self::start_once(endpoint, established))
     }
 
-    /// A connection that is not open yet: [`open`](Self::open) and [`start`](Self::start) do that, and so does whoever
-    /// waits until it is [`ready`](Self::ready). For nodes that nobody may ever need.
+    /// A connection that is opened on demand: by [`open`](Self::open), [`start`](Self::start), or the first caller that
+    /// waits until it is [`ready`](Self::ready).
     #[must_use]
-    pub fn lazy(mut endpoint: Endpoint, observer: Option<Observer>) -> Self {
+    pub fn lazy(endpoint: Endpoint, observer: Option<Observer>) -> Self {
         let node = endpoint.node();
-        let pipeline = Pipeline::new(Arc::clone(&node), endpoint.command_timeout);
-        endpoint.command_timeout = pipeline.timeout();
-        let down = Error::not_sent(&node, "not connected yet");
-        let state = State {
-            pipeline,
-            link: Link::Down(down),
-            company: false,
-            driver: None,
-            woken: false,
-            driven: false,
-            watched: endpoint.silence.is_none(),
-            silent: false,
-            reset: None,
-            failing: false,
-            server_started: None,
-        };
-        let shared = Arc::new(Shared {
-            endpoint,
-            node,
-            state: Mutex::new(state),
-            changed: Notify::new(),
-            observer,
-            handle: std::sync::OnceLock::new(),
-        });
-        let this = Self(Arc::new(Handle(shared)));
-        let _ = this.shared().handle.set(Arc::downgrade(&this.0));
-        this
+        Self(Arc::new_cyclic(|handle: &Weak<Handle>| {
+            let handle = Weak::clone(handle);
+            // Weak: events stop with the last user.
+            let sink = observer.map(|observer| -> EventSink {
+                Box::new(move |event| {
+                    if let Some(handle) = handle.upgrade() {
+                        observer(&Self(handle), event);
+                    }
+                })
+            });
+            Handle(Arc::new(Shared::new(endpoint, node, sink)))
+        }))
     }
 
     /// Connects and shakes hands, once; nothing if that is done or being done already.
@@ -206,11 +122,11 @@ impl Connection {
     /// As of [`connect`](Self::connect).
     pub async fn open(&self) -> Result<(), Error> {
         let shared = self.shared();
-        if shared.lock().driven {
+        if shared.lock().is_driven {
             return Ok(());
         }
         let established = handshake::establish(&shared.endpoint, &shared.node).await?;
-        let first = !std::mem::replace(&mut shared.lock().driven, true);
+        let first = !std::mem::replace(&mut shared.lock().is_driven, true);
         if first {
             // The link is up before the caller goes on, not when the driver gets its turn.
             driver::bring_up(shared, &established);
@@ -223,11 +139,11 @@ impl Connection {
     /// nothing happens.
     pub fn start(&self) {
         let mut state = self.shared().lock();
-        if !state.driven
+        if !state.is_driven
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             // A driver dies with the runtime it ran on; whoever needs it next brings a new one.
-            state.driven = true;
+            state.is_driven = true;
             drop(state);
             runtime.spawn(driver::drive(Arc::clone(self.shared()), None));
         }
@@ -262,7 +178,7 @@ impl Connection {
     /// A connection that ends with its stream.
     fn start_once(endpoint: Endpoint, established: Established) -> Self {
         let this = Self::lazy(endpoint, None);
-        this.shared().lock().driven = true;
+        this.shared().lock().is_driven = true;
         driver::bring_up(this.shared(), &established);
         tokio::spawn(driver::drive_once(Arc::clone(this.shared()), established));
         this
@@ -327,7 +243,7 @@ impl Connection {
             .is_ok()
     }
 
-    fn reply(&self, submitted: Result<SlotId, Refused>) -> Reply {
+    fn reply(&self, submitted: Result<RequestId, Refused>) -> Reply {
         match submitted {
             Ok(id) => Reply::queued(Arc::clone(self.shared()), id),
             Err(refused) => Reply::failed(self.shared().explain(refused)),
@@ -409,26 +325,26 @@ impl Connection {
     /// Whether commands can be queued right now.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        matches!(self.shared().lock().link, Link::Up(_))
+        matches!(self.shared().lock().status, Status::Up(_))
     }
 
     /// Whether it is down and the last attempt to open it failed. [`start`](Self::start) sees to it that there will be
     /// others.
     #[must_use]
     pub fn is_failing(&self) -> bool {
-        self.shared().lock().failing
+        self.shared().lock().last_connect_failed
     }
 
-    /// Whether [`Event::Silent`] was the last that was heard of the server.
+    /// Whether [`Event::Stalled`] was the last that was heard of the server.
     #[must_use]
-    pub fn is_silent(&self) -> bool {
-        self.shared().lock().silent
+    pub fn is_stalled(&self) -> bool {
+        self.shared().lock().is_stalled
     }
 
     /// Opens the connection anew; what is in flight fails, because of `reason`. Nothing if it is not up.
     pub fn reset(&self, reason: &str) {
         let mut state = self.shared().lock();
-        if matches!(state.link, Link::Up(_)) {
+        if matches!(state.status, Status::Up(_)) {
             state.reset = Some(Error::unknown(&self.shared().node, reason));
             wake_driver(state);
         }
@@ -455,12 +371,12 @@ impl Connection {
 
     /// Refuses further commands; the connection ends when those in flight have been answered or have expired.
     pub fn close(&self) {
-        self.shared().end(Link::Closing);
+        self.shared().end(Status::Closing);
     }
 
     /// Ends the connection at once; what is in flight fails.
     pub fn abort(&self) {
-        self.shared().end(Link::Aborted);
+        self.shared().end(Status::Aborted);
     }
 
     fn shared(&self) -> &Arc<Shared> {
@@ -478,166 +394,6 @@ impl fmt::Debug for Connection {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.end(Link::Closing);
-    }
-}
-
-impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics half way through a change of the state, and if it did, the other callers must still get
-        // their errors.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn submit<E: Encode + ?Sized>(
-        &self,
-        command: &E,
-        shape: Shape,
-        timeout: Duration,
-    ) -> Result<SlotId, Refused> {
-        self.submit_with(command, shape, timeout, None)
-    }
-
-    fn submit_with<E: Encode + ?Sized>(
-        &self,
-        command: &E,
-        shape: Shape,
-        timeout: Duration,
-        done: Option<Callback>,
-    ) -> Result<SlotId, Refused> {
-        let now = Instant::now();
-        let mut state = self.lock();
-        match &state.link {
-            Link::Up(_) => {}
-            Link::Down(reason) => return Err(Refused::Down(reason.clone())),
-            Link::Ended(reason) => return Err(Refused::Ended(reason.clone())),
-            Link::Closing | Link::Aborted => return Err(Refused::Closed),
-        }
-        let id = state
-            .pipeline
-            .submit_within(command, shape, now, timeout)
-            .map_err(|_| Refused::Full)?;
-        if let Some(done) = done {
-            // Its outcome cannot be known yet, so nothing comes back.
-            let _ = state.pipeline.detach(id, done);
-        }
-        let unwatched = !std::mem::replace(&mut state.watched, true);
-        self.flush(state);
-        if unwatched {
-            wake_driver(self.lock());
-        }
-        Ok(id)
-    }
-
-    /// Sees to it that what was queued gets written: here, or by the driver.
-    fn flush(&self, state: MutexGuard<'_, State>) {
-        // A caller or the driver is writing, or the socket is full: only that one goes on.
-        if state.pipeline.is_writing() {
-            return;
-        }
-        let quiet = !state.company && state.pipeline.in_flight() <= INLINE_IN_FLIGHT;
-        if (quiet || state.pipeline.unwritten() >= FLUSH_AT)
-            && let Link::Up(Some(writer)) = &state.link
-        {
-            let writer = writer.clone();
-            self.write_inline(state, &writer);
-            return;
-        }
-        if !state.company {
-            wake_driver(state);
-        }
-    }
-
-    /// Writes the outbox from the caller's thread. What the socket does not take is the driver's to finish.
-    fn write_inline(&self, mut state: MutexGuard<'_, State>, writer: &SharedWriter) {
-        let mut writing = state.pipeline.begin_write();
-        drop(state);
-        // An error here is an error for the reader too, and the driver acts on that.
-        if let Ok(n) = writer.try_write(writing.rest()) {
-            writing.advance(n);
-        }
-        let mut state = self.lock();
-        let done = state.pipeline.end_write(writing);
-        // Others may have queued meanwhile, relying on whoever was writing.
-        if !done || (!state.pipeline.is_flushed() && !state.company) {
-            wake_driver(state);
-        }
-    }
-
-    fn check(&self) -> Result<(), Refused> {
-        let state = self.lock();
-        match &state.link {
-            Link::Up(_) if state.pipeline.is_full() => Err(Refused::Full),
-            Link::Up(_) => Ok(()),
-            Link::Down(reason) => Err(Refused::Down(reason.clone())),
-            Link::Ended(reason) => Err(Refused::Ended(reason.clone())),
-            Link::Closing | Link::Aborted => Err(Refused::Closed),
-        }
-    }
-
-    fn explain(&self, refused: Refused) -> Error {
-        match refused {
-            Refused::Closed => Error::new(
-                ErrorKind::Closed,
-                &self.node,
-                "the connection was closed here",
-            ),
-            Refused::Ended(reason) => {
-                let detail = format!("this connection cannot be reopened: {}", reason.detail());
-                Error::new(ErrorKind::Closed, &self.node, detail).with_source(reason)
-            }
-            Refused::Down(reason) => {
-                Error::not_sent(&self.node, reason.detail()).with_source(reason)
-            }
-            Refused::Full => {
-                Error::not_sent(&self.node, "too many commands are waiting for replies")
-            }
-        }
-    }
-
-    fn end(&self, link: Link) {
-        let mut state = self.lock();
-        if !matches!(state.link, Link::Aborted | Link::Ended(_)) {
-            state.link = link;
-        }
-        wake_driver(state);
-        self.changed.notify_waiters();
-    }
-
-    /// Tells the observer, unless nobody uses the connection any more.
-    pub(crate) fn observe(&self, event: Event) {
-        if let Some(observer) = &self.observer
-            && let Some(handle) = self.handle.get().and_then(std::sync::Weak::upgrade)
-        {
-            observer(&Connection(handle), event);
-        }
-    }
-}
-
-/// Wakes the driver, once for everything that happens until it looks.
-fn wake_driver(mut state: MutexGuard<'_, State>) {
-    if state.woken {
-        return;
-    }
-    state.woken = true;
-    let driver = state.driver.clone();
-    drop(state);
-    if let Some(driver) = driver {
-        driver.wake();
-    }
-}
-
-impl State {
-    /// Ends the link for `reason`, for good or until it is reopened: nothing can be queued, everything in flight fails.
-    pub(crate) fn bring_down(&mut self, reason: &Error, reopens: bool, wakes: &mut Wakes) {
-        if matches!(self.link, Link::Up(_) | Link::Down(_)) {
-            self.link = if reopens {
-                Link::Down(reason.clone())
-            } else {
-                Link::Ended(reason.clone())
-            };
-        }
-        self.pipeline.fail_all(reason, wakes);
-        self.company = false;
+        self.0.end(Status::Closing);
     }
 }

@@ -66,9 +66,9 @@ pub struct Endpoint {
     pub master_only: bool,
     /// Whether to ask how long the server has been up (by `INFO server`, at each connect).
     pub ask_uptime: bool,
-    /// The observer is told when the server has sent nothing for so long while something waits for it: where another
-    /// server may take its place.
-    pub silence: Option<Duration>,
+    /// After this long without a byte while a command waits, the observer gets
+    /// [`Event::Stalled`](crate::connection::Event::Stalled): for deployments where another server may take over.
+    pub stall_after: Option<Duration>,
     /// How long TCP, TLS and the handshake may take together.
     pub connect_timeout: Duration,
     /// How long one command may take, from submitting it.
@@ -90,7 +90,7 @@ impl Endpoint {
             client_name: None,
             master_only: false,
             ask_uptime: false,
-            silence: None,
+            stall_after: None,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(5),
         }

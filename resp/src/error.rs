@@ -4,14 +4,15 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::classify::ServerError;
-use crate::decode::ProtocolError;
+use crate::protocol::classify::ServerError;
+use crate::protocol::decode::ProtocolError;
 
 /// Why a command has no value.
 ///
 /// The question a caller must be able to answer is "may it have run?": see [`may_have_executed`](Self::may_have_executed).
 /// The message names the node and never shows a password.
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error("{0}")]
 pub struct Error(Box<Inner>);
 
 #[derive(Clone)]
@@ -22,7 +23,6 @@ struct Inner {
     /// Where: `host:port` or the path of the socket; empty when no node was chosen yet.
     node: Arc<str>,
     server: Option<ServerError>,
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 /// The kinds of [`Error`], by what they say of the command.
@@ -54,7 +54,6 @@ impl Error {
             detail: detail.into(),
             node: Arc::clone(node),
             server: None,
-            source: None,
         }))
     }
 
@@ -88,20 +87,13 @@ impl Error {
     /// Bytes that are not the protocol.
     #[must_use]
     pub fn protocol(node: &Arc<str>, error: ProtocolError) -> Self {
-        Self::new(ErrorKind::Protocol, node, error.to_string()).with_source(error)
+        Self::new(ErrorKind::Protocol, node, error.to_string())
     }
 
     /// A failed connect or handshake: nothing of the caller's was sent.
     #[must_use]
     pub fn connect(node: &Arc<str>, error: io::Error) -> Self {
-        Self::new(ErrorKind::NotSent, node, format!("cannot connect: {error}")).with_source(error)
-    }
-
-    /// The same error with what caused it.
-    #[must_use]
-    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        self.0.source = Some(Arc::new(source));
-        self
+        Self::new(ErrorKind::NotSent, node, format!("cannot connect: {error}"))
     }
 
     /// What this says of the command.
@@ -179,27 +171,25 @@ impl fmt::Debug for Error {
     }
 }
 
-impl fmt::Display for Error {
+/// One line: the kind with the node, then what happened. The cause is part of it, so `source` does not repeat it.
+impl fmt::Display for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = match self.0.kind {
-            ErrorKind::NotSent => "not sent",
-            ErrorKind::Unknown => "sent, but the outcome is unknown",
-            ErrorKind::Timeout => "timed out, the outcome is unknown",
-            ErrorKind::Server => "refused by the server",
-            ErrorKind::Protocol => "the peer broke the protocol",
-            ErrorKind::Closed => "the client is closed",
-            ErrorKind::Config => "bad configuration",
+        let at = |f: &mut fmt::Formatter<'_>, before: &str, preposition: &str, after: &str| {
+            if self.node.is_empty() {
+                write!(f, "{before}{after}")
+            } else {
+                write!(f, "{before} {preposition} {}{after}", self.node)
+            }
         };
-        write!(f, "{said}: {}", self.0.detail)?;
-        if !self.0.node.is_empty() {
-            write!(f, " (at {})", self.0.node)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+        match self.kind {
+            ErrorKind::NotSent => at(f, "not sent", "to", ""),
+            ErrorKind::Unknown => at(f, "sent", "to", ", but the outcome is unknown"),
+            ErrorKind::Timeout => at(f, "timed out", "at", ", the outcome is unknown"),
+            ErrorKind::Server => at(f, "refused", "by", ""),
+            ErrorKind::Protocol => at(f, "protocol error", "at", ""),
+            ErrorKind::Closed => at(f, "closed connection", "to", ""),
+            ErrorKind::Config => at(f, "bad configuration", "for", ""),
+        }?;
+        write!(f, ": {}", self.detail)
     }
 }

@@ -1,37 +1,28 @@
-//! Bytes to values and back, one pipelined connection, and a pool of them.
+//! The RESP client under `leasehold`: bytes to values and back, one pipelined connection, and a pool of connections.
 //!
-//! The client under `leasehold`, written by hand: [`decode`] and [`encode`] are the RESP2/RESP3 codec, [`pipeline`]
-//! is the protocol of one connection as a pure state machine, [`connection`] moves its bytes over a socket.
+//! - [`protocol`] is pure: the RESP2/RESP3 codec, commands, pushes, and the classification of error replies.
+//! - [`connection`] holds the pipeline of one connection, a state machine without I/O, and the task that moves its bytes
+//!   over a socket; [`pool`] keeps the connections to one server.
+//! - [`endpoint`] is where a server listens and how to authenticate there, from a URL or from fields.
 //!
-//! Everything that reads bytes from outside is free of panics by lint and by fuzzing: a hostile peer can cause an
+//! Everything that parses bytes from the network is free of panics by lint and by fuzzing: a hostile peer can cause an
 //! error and a closed connection, never more.
 
-pub mod classify;
 pub mod codec;
-pub mod command;
 pub mod connection;
-pub mod decode;
-mod driver;
-pub mod encode;
 pub mod endpoint;
 pub mod error;
-mod handshake;
-pub mod pipeline;
-pub mod pool;
-pub mod push;
-pub mod reply;
-mod silence;
-mod socket;
+pub mod protocol;
 #[cfg(feature = "tls")]
 pub mod tls;
-pub mod value;
 
-pub use classify::{ServerError, ServerErrorKind};
 pub use codec::Codec;
-pub use command::{Asking, Command, Encode};
-pub use connection::Connection;
-pub use decode::{Decoder, Frame, Limits, ProtocolError, ProtocolErrorKind};
+pub use connection::reply::Reply;
+pub use connection::{Connection, pipeline, pool};
 pub use endpoint::{Address, Endpoint};
 pub use error::{Error, ErrorKind};
-pub use reply::Reply;
-pub use value::Value;
+pub use protocol::classify::{ServerError, ServerErrorKind};
+pub use protocol::command::{Asking, Command, Encode};
+pub use protocol::decode::{Decoder, Frame, Limits, ProtocolError, ProtocolErrorKind};
+pub use protocol::value::Value;
+pub use protocol::{command, encode, push};

@@ -9,8 +9,6 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier, crypto};
 
-use crate::endpoint::Endpoint;
-
 pub use tokio_rustls::rustls;
 
 /// Where operating systems keep the certificates they trust, unless `SSL_CERT_FILE` says otherwise.
@@ -99,8 +97,8 @@ impl fmt::Debug for TlsConfig {
     }
 }
 
-pub(crate) fn client_config(endpoint: &Endpoint) -> io::Result<Arc<ClientConfig>> {
-    match &endpoint.tls_config {
+pub(crate) fn client_config(config: Option<&TlsConfig>) -> io::Result<Arc<ClientConfig>> {
+    match config {
         Some(config) => Ok(Arc::clone(&config.0)),
         None => TlsConfig::system().map(|config| config.0),
     }

@@ -506,7 +506,7 @@ async fn silence_is_told_again_and_again_and_a_reset_ends_it_for_those_who_wait(
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());
     let mut endpoint = endpoint(&format!("redis://{}", proxy.addr()), BOUND * 2);
-    endpoint.silence = Some(Duration::from_millis(50));
+    endpoint.stall_after = Some(Duration::from_millis(50));
     let told = Arc::new(AtomicU64::new(0));
     let connection = Connection::connect_observed(endpoint, observer(&told))
         .await
@@ -522,7 +522,7 @@ async fn silence_is_told_again_and_again_and_a_reset_ends_it_for_those_who_wait(
             told.load(Relaxed) >= before + 3
         })
         .await;
-        assert!(connection.is_silent());
+        assert!(connection.is_stalled());
 
         proxy.heal();
         connection.reset("somebody else does its work now");
@@ -537,14 +537,14 @@ async fn silence_is_told_again_and_again_and_a_reset_ends_it_for_those_who_wait(
         );
         let answer = connection.send(&echo("again")).await;
         assert_eq!(answer.unwrap().as_str(), Some("again"));
-        assert!(!connection.is_silent());
+        assert!(!connection.is_stalled());
     }
 }
 
 fn observer(silences: &Arc<AtomicU64>) -> Observer {
     let silences = Arc::clone(silences);
     Arc::new(move |_, event| {
-        if matches!(event, Event::Silent) {
+        if matches!(event, Event::Stalled) {
             silences.fetch_add(1, Relaxed);
         }
     })

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use leasehold_resp::command::Asking;
 use leasehold_resp::pipeline::{
-    Liveness, MAX_IN_FLIGHT, MAX_OUTBOX, Pipeline, Shape, SlotId, Wakes,
+    Liveness, MAX_IN_FLIGHT, MAX_OUTBOX, Pipeline, RequestId, Shape, Wakes,
 };
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Error, ErrorKind, Frame, Value};
@@ -35,18 +35,18 @@ impl World {
         self.start + Duration::from_millis(ms)
     }
 
-    fn submit(&mut self, tag: &str) -> SlotId {
+    fn submit(&mut self, tag: &str) -> RequestId {
         self.submit_at(tag, 0)
     }
 
-    fn submit_at(&mut self, tag: &str, ms: u64) -> SlotId {
+    fn submit_at(&mut self, tag: &str, ms: u64) -> RequestId {
         let now = self.at(ms);
         self.pipeline
             .submit(&Command::new("ECHO").arg(tag), Shape::Reply, now)
             .unwrap()
     }
 
-    fn subscribe(&mut self, kind: Confirmation, channels: &[&str]) -> SlotId {
+    fn subscribe(&mut self, kind: Confirmation, channels: &[&str]) -> RequestId {
         let channels: Vec<Bytes> = channels
             .iter()
             .map(|name| Bytes::copy_from_slice(name.as_bytes()))
@@ -90,12 +90,12 @@ impl World {
         rest.is_none()
     }
 
-    fn poll(&mut self, id: SlotId) -> Option<Result<Value, Error>> {
+    fn poll(&mut self, id: RequestId) -> Option<Result<Value, Error>> {
         self.pipeline.poll(id, Waker::noop())
     }
 
     /// The text of the reply that `id` got.
-    fn text(&mut self, id: SlotId) -> String {
+    fn text(&mut self, id: RequestId) -> String {
         self.poll(id)
             .expect("an outcome")
             .expect("a reply")
@@ -104,7 +104,7 @@ impl World {
             .to_owned()
     }
 
-    fn error(&mut self, id: SlotId) -> ErrorKind {
+    fn error(&mut self, id: RequestId) -> ErrorKind {
         self.poll(id)
             .expect("an outcome")
             .expect_err("an error")
@@ -781,7 +781,7 @@ mod model {
         /// Those whose reply has not come.
         queue: VecDeque<usize>,
         /// Those that somebody will fetch.
-        held: Vec<(SlotId, usize)>,
+        held: Vec<(RequestId, usize)>,
         encoded: u64,
         left: u64,
         now: u64,

@@ -10,40 +10,29 @@
     clippy::arithmetic_side_effects
 )]
 
-use std::fmt;
-
 use super::{Address, Endpoint};
 
 const DEFAULT_PORT: u16 = 6379;
 
 /// Why a URL cannot be used.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
+    #[error("the server's URL has no scheme; write redis://host:port")]
     NoScheme,
     /// A scheme of another kind of server, or of something else altogether.
+    #[error("'{0}://' is not the scheme of a single server; redis://, rediss:// and unix:// are")]
     Scheme(String),
     /// A part that is there but wrong: which, and what it should be.
+    #[error("in the server's URL, {0}")]
     Part(&'static str),
     /// Not quoted: it may be the rest of a password.
+    #[error(
+        "the server's URL has an unknown parameter; client_name, db, user and password are known"
+    )]
     Parameter,
-    /// A part that is said in two places.
+    /// A part that is given in two places.
+    #[error("the server's URL has more than one {0}")]
     Twice(&'static str),
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoScheme => f.write_str("the server's URL has no scheme; write redis://host:port"),
-            Self::Scheme(scheme) => {
-                write!(f, "'{scheme}://' is not the scheme of a single server; redis://, rediss:// and unix:// are")
-            }
-            Self::Part(expected) => write!(f, "in the server's URL, {expected}"),
-            Self::Parameter => {
-                f.write_str("the server's URL has an unknown parameter; client_name, db, user and password are known")
-            }
-            Self::Twice(part) => write!(f, "the server's URL has more than one {part}"),
-        }
-    }
 }
 
 pub(super) fn parse(url: &str) -> Result<Endpoint, Problem> {

@@ -76,7 +76,8 @@ impl Socket {
 
 #[cfg(feature = "tls")]
 async fn tls(endpoint: &Endpoint, host: &str, stream: TcpStream) -> io::Result<Socket> {
-    let connector = tokio_rustls::TlsConnector::from(crate::tls::client_config(endpoint)?);
+    let connector =
+        tokio_rustls::TlsConnector::from(crate::tls::client_config(endpoint.tls_config.as_ref())?);
     let name = crate::tls::server_name(host)?;
     Ok(Socket::owned(connector.connect(name, stream).await?))
 }

@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::connection::Shared;
+use crate::connection::pipeline::{Callback, Outcome, RequestId};
+use crate::connection::shared::Shared;
 use crate::error::{Error, ErrorKind};
-use crate::pipeline::{Callback, Outcome, SlotId};
-use crate::value::Value;
+use crate::protocol::value::Value;
 
 /// The reply to come of a submitted command.
 ///
@@ -20,14 +20,14 @@ use crate::value::Value;
 pub struct Reply(State);
 
 enum State {
-    Queued(Arc<Shared>, SlotId),
+    Queued(Arc<Shared>, RequestId),
     Failed(Option<Error>),
     Done,
 }
 
 impl Reply {
     /// The reply to the command that has this place.
-    pub(crate) const fn queued(shared: Arc<Shared>, id: SlotId) -> Self {
+    pub(crate) const fn queued(shared: Arc<Shared>, id: RequestId) -> Self {
         Self(State::Queued(shared, id))
     }
 

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
 
-use crate::classify::ServerErrorKind;
-use crate::command::{Command, Encode};
-use crate::decode::{Decoder, Frame, Limits};
+use crate::connection::socket::Socket;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::socket::Socket;
-use crate::value::Value;
+use crate::protocol::classify::ServerErrorKind;
+use crate::protocol::command::{Command, Encode};
+use crate::protocol::decode::{Decoder, Frame, Limits};
+use crate::protocol::value::Value;
 
 /// A connection that is ready for commands.
 pub(crate) struct Established {
@@ -169,7 +169,6 @@ fn refused(error: Error, node: &Arc<str>) -> Error {
         node,
         format!("{advice} ({})", error.detail()),
     )
-    .with_source(error)
 }
 
 /// One command and its reply at a time, before there is a driver.

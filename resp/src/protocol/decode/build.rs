@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::element::{Aggregate, Leaf, Span, Text};
 use super::scan::Node;
-use crate::value::Value;
+use crate::protocol::value::Value;
 
 /// An aggregate with elements still to come.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! What a peer may make this side do, and what is said when it tries more.
 
-use std::fmt;
-
 /// What a hostile or broken peer may make this side do at most.
 ///
 /// Nothing is allocated for what a header merely claims, so these bound what a peer can do by really sending it.
@@ -35,7 +33,8 @@ impl Default for Limits {
 }
 
 /// Bytes that are not the protocol, or exceed a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}{}", found(*.byte))]
 pub struct ProtocolError {
     kind: ProtocolErrorKind,
     /// The offending byte, where one byte is to blame.
@@ -43,42 +42,59 @@ pub struct ProtocolError {
 }
 
 /// What was wrong with the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolErrorKind {
     /// No type begins with this byte.
+    #[error("no RESP type begins with this byte")]
     UnknownType,
     /// Something else than CR LF where only that may stand, or half of one inside a line.
+    #[error("CR LF expected")]
     LineEnd,
     /// A line above [`Limits::line`].
+    #[error("a line exceeds the limit")]
     LineTooLong,
     /// A length or count that is not a plain decimal number, or negative where that has no meaning.
+    #[error("invalid length")]
     Length,
     /// A string above [`Limits::bulk`].
+    #[error("a string exceeds the limit")]
     BulkTooLong,
     /// An aggregate above [`Limits::elements`].
+    #[error("an aggregate exceeds the limit of elements")]
     TooManyElements,
     /// Aggregates nested deeper than [`Limits::depth`].
+    #[error("aggregates are nested too deep")]
     TooDeep,
     /// A frame above [`Limits::frame`].
+    #[error("a reply exceeds the limit")]
     FrameTooLong,
     /// `:` and something that is not a 64-bit integer.
+    #[error("invalid integer")]
     Integer,
     /// `,` and something that is not a number.
+    #[error("invalid double")]
     Double,
     /// `(` and something that is not digits.
+    #[error("invalid big number")]
     BigNumber,
     /// `#` and something else than `t` or `f`.
+    #[error("invalid boolean")]
     Boolean,
     /// `=` without three bytes of format and a colon.
+    #[error("invalid verbatim string")]
     Verbatim,
     /// `;` or `.` outside of a stream, or something else where a stream goes on.
+    #[error("misplaced part of a streamed value")]
     Stream,
     /// A streamed map that ended behind a key.
+    #[error("a streamed map ended behind a key")]
     OddMap,
     /// An attribute with nothing behind it to describe.
+    #[error("an attribute without a value behind it")]
     Attribute,
     /// A push that is empty or whose first element is not a string.
+    #[error("a push without a kind")]
     Push,
 }
 
@@ -107,32 +123,8 @@ impl ProtocolError {
     }
 }
 
-impl fmt::Display for ProtocolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.kind {
-            ProtocolErrorKind::UnknownType => "no RESP type begins with this byte",
-            ProtocolErrorKind::LineEnd => "CR LF expected",
-            ProtocolErrorKind::LineTooLong => "a line exceeds the limit",
-            ProtocolErrorKind::Length => "invalid length",
-            ProtocolErrorKind::BulkTooLong => "a string exceeds the limit",
-            ProtocolErrorKind::TooManyElements => "an aggregate exceeds the limit of elements",
-            ProtocolErrorKind::TooDeep => "aggregates are nested too deep",
-            ProtocolErrorKind::FrameTooLong => "a reply exceeds the limit",
-            ProtocolErrorKind::Integer => "invalid integer",
-            ProtocolErrorKind::Double => "invalid double",
-            ProtocolErrorKind::BigNumber => "invalid big number",
-            ProtocolErrorKind::Boolean => "invalid boolean",
-            ProtocolErrorKind::Verbatim => "invalid verbatim string",
-            ProtocolErrorKind::Stream => "misplaced part of a streamed value",
-            ProtocolErrorKind::OddMap => "a streamed map ended behind a key",
-            ProtocolErrorKind::Attribute => "an attribute without a value behind it",
-            ProtocolErrorKind::Push => "a push without a kind",
-        })?;
-        match self.byte {
-            Some(byte) => write!(f, " (found '{}')", byte.escape_ascii()),
-            None => Ok(()),
-        }
-    }
+fn found(byte: Option<u8>) -> String {
+    byte.map_or_else(String::new, |byte| {
+        format!(" (found '{}')", byte.escape_ascii())
+    })
 }
-
-impl std::error::Error for ProtocolError {}

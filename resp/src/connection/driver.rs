@@ -6,7 +6,6 @@
 //! short by another branch.
 
 use std::future::{Future, poll_fn};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,19 +16,16 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Sleep;
 
-use crate::command::Command;
-use crate::connection::{Event, Link, Shared};
-use crate::decode::Decoder;
-use crate::error::{Error, ErrorKind};
-use crate::handshake::{self, Established};
-use crate::pipeline::{Liveness, Shape, Wakes, Writing};
-use crate::push::Push;
-use crate::silence::Silence;
-use crate::socket::Writer;
-
-/// The first pause before reconnecting, and the longest one. Each is drawn from its upper half, so that the clients of
-/// a restarted server do not come back in the same instant.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+use crate::connection::backoff::Backoff;
+use crate::connection::handshake::{self, Established};
+use crate::connection::pipeline::{Liveness, Shape, Wakes, Writing};
+use crate::connection::shared::{Event, Shared, Status};
+use crate::connection::socket::Writer;
+use crate::connection::stall::StallDetector;
+use crate::error::Error;
+use crate::protocol::command::Command;
+use crate::protocol::decode::Decoder;
+use crate::protocol::push::Push;
 
 /// A connection that has heard nothing for this long is asked whether it is still there. A peer that lost its power
 /// sends no FIN.
@@ -38,8 +34,11 @@ const IDLE_PING: Duration = Duration::from_secs(15);
 /// Bytes read in one turn of the driver before others get theirs.
 const READ_BUDGET: usize = 256 << 10;
 
-/// The read buffer of a quiet connection, and of a busy one. Servers write in blocks of 16 KiB.
-const READ_BLOCK: (usize, usize) = (2 << 10, 64 << 10);
+/// The read buffer of a quiet connection.
+const QUIET_READ_BLOCK: usize = 2 << 10;
+
+/// The read buffer of a busy connection. Servers write in blocks of 16 KiB.
+const BUSY_READ_BLOCK: usize = 64 << 10;
 
 /// What runs a connection. Boxed: for each type of future that is spawned, all of the runtime's task is compiled anew.
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -47,12 +46,12 @@ pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Runs the connection until its last handle is gone; starts on `established` if there is such a thing.
 pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> Drive {
     // Not in the future itself: a runtime that is ending drops it before it was ever polled.
-    let tenure = Tenure {
+    let guard = DriverGuard {
         shared,
         reopens: true,
     };
     Box::pin(async move {
-        let shared = &tenure.shared;
+        let shared = &guard.shared;
         let mut next = established;
         let mut backoff = Backoff::new(&shared.node);
         loop {
@@ -83,23 +82,23 @@ pub(crate) fn drive(shared: Arc<Shared>, established: Option<Established>) -> Dr
 
 /// Runs a connection whose stream cannot be opened again.
 pub(crate) fn drive_once(shared: Arc<Shared>, established: Established) -> Drive {
-    let tenure = Tenure {
+    let guard = DriverGuard {
         shared,
         reopens: false,
     };
     Box::pin(async move {
-        let reason = Driver::new(&tenure.shared, established).run().await;
-        bring_down(&tenure.shared, &reason, false, true);
+        let reason = Driver::new(&guard.shared, established).run().await;
+        bring_down(&guard.shared, &reason, false, true);
     })
 }
 
 /// Lets commands in.
 pub(crate) fn bring_up(shared: &Shared, established: &Established) {
     let mut state = shared.lock();
-    if matches!(state.link, Link::Up(_) | Link::Down(_)) {
-        state.link = Link::Up(established.socket.writer.shared());
+    if matches!(state.status, Status::Up(_) | Status::Down(_)) {
+        state.status = Status::Up(established.socket.writer.shared());
         state.server_started = established.started;
-        state.failing = false;
+        state.last_connect_failed = false;
         state.reset = None;
     }
     drop(state);
@@ -111,8 +110,11 @@ fn bring_down(shared: &Shared, reason: &Error, reopens: bool, driven: bool) {
     let mut wakes = Wakes::default();
     let mut state = shared.lock();
     // In one step with the link: whoever sees that there is no driver may start one.
-    state.driven = driven;
-    let was_up = matches!(state.link, Link::Up(_) | Link::Closing | Link::Aborted);
+    state.is_driven = driven;
+    let was_up = matches!(
+        state.status,
+        Status::Up(_) | Status::Closing | Status::Aborted
+    );
     state.bring_down(reason, reopens, &mut wakes);
     drop(state);
     wakes.fire();
@@ -141,47 +143,13 @@ async fn reconnect(shared: &Shared, backoff: &mut Backoff) -> Option<Established
     }
 }
 
-/// The pauses before attempts to connect: none before the first one, increasing ones until a connection has served.
-///
-/// A finished handshake alone does not count: a peer that shakes hands and hangs up would be called without a pause.
-struct Backoff {
-    pause: Option<Duration>,
-    random: u64,
-}
-
-impl Backoff {
-    fn new(node: &str) -> Self {
-        Self {
-            pause: None,
-            random: RandomState::new().hash_one(node) | 1,
-        }
-    }
-
-    /// How long to wait before the next attempt: between half of the pause and all of it.
-    fn next(&mut self) -> Option<Duration> {
-        let pause = self.pause;
-        self.pause = Some(pause.map_or(BACKOFF.0, |pause| (pause * 2).min(BACKOFF.1)));
-        // xorshift64: quality does not matter here, only that processes differ.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        pause.map(|pause| {
-            pause / 2 + (pause / 2).mul_f64((self.random >> 11) as f64 / (1_u64 << 53) as f64)
-        })
-    }
-
-    const fn reset(&mut self) {
-        self.pause = None;
-    }
-}
-
-/// A driver's time in office. When its task is dropped with its runtime, nobody else would answer those who wait.
-struct Tenure {
+/// Fails in-flight commands if the driver task is dropped, as it is when its runtime ends.
+struct DriverGuard {
     shared: Arc<Shared>,
     reopens: bool,
 }
 
-impl Drop for Tenure {
+impl Drop for DriverGuard {
     fn drop(&mut self) {
         let reason = Error::not_sent(
             &self.shared.node,
@@ -210,7 +178,7 @@ struct Driver<'a> {
     timer: Pin<Box<Sleep>>,
     /// When the timer fires.
     due: Instant,
-    silence: Silence,
+    stall: StallDetector,
     last_read: Instant,
     /// Whether the peer has answered anything since the handshake.
     served: bool,
@@ -232,14 +200,14 @@ impl<'a> Driver<'a> {
             writer: socket.writer,
             decoder,
             received,
-            block: READ_BLOCK.0,
+            block: QUIET_READ_BLOCK,
             writing: None,
             unflushed: false,
             yielded: false,
             wakes: Wakes::default(),
             timer: Box::pin(tokio::time::sleep_until(due.into())),
             due,
-            silence: Silence::new(shared.endpoint.silence, now),
+            stall: StallDetector::new(shared.endpoint.stall_after, now),
             last_read: now,
             served: false,
         }
@@ -255,7 +223,7 @@ impl<'a> Driver<'a> {
         if self.yielded {
             // The tasks that were woken have queued what they had to; write it before reading on.
             self.yielded = false;
-            self.shared.lock().company = false;
+            self.shared.lock().defer_writes = false;
             if let Err(error) = self.poll_write(cx) {
                 return Poll::Ready(self.lost(error));
             }
@@ -298,15 +266,15 @@ impl<'a> Driver<'a> {
     /// From here on a wake-up is needed again.
     fn register(&mut self, cx: &Context<'_>) {
         let mut state = self.shared.lock();
-        state.woken = false;
+        state.driver_woken = false;
         match &state.driver {
             Some(known) if known.will_wake(cx.waker()) => {}
             _ => state.driver = Some(cx.waker().clone()),
         }
-        let resumes = state.watched && !self.silence.is_watching();
+        let resumes = state.is_watched && !self.stall.is_watching();
         drop(state);
         if resumes
-            && let Some(due) = self.silence.resume(Instant::now())
+            && let Some(due) = self.stall.resume(Instant::now())
             && due < self.due
         {
             self.due = due;
@@ -328,11 +296,11 @@ impl<'a> Driver<'a> {
             };
             self.last_read = Instant::now();
             if n >= self.block {
-                self.block = (self.block * 4).min(READ_BLOCK.1);
+                self.block = (self.block * 4).min(BUSY_READ_BLOCK);
             }
-            let crowd = self.dispatch()?;
+            let woke_several = self.dispatch()?;
             budget = budget.saturating_sub(n);
-            if crowd || budget == 0 {
+            if woke_several || budget == 0 {
                 return Ok(true);
             }
         }
@@ -367,9 +335,9 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        let crowd = self.wakes.len() >= 2;
-        state.company |= crowd;
-        state.silent = false;
+        let woke_several = self.wakes.len() >= 2;
+        state.defer_writes |= woke_several;
+        state.is_stalled = false;
         let has_room = was_full && !state.pipeline.is_full();
         drop(state);
         self.wakes.fire();
@@ -379,7 +347,7 @@ impl<'a> Driver<'a> {
         for push in pushes {
             self.shared.observe(Event::Push(Push::parse(push)));
         }
-        frames.map(|()| crowd)
+        frames.map(|()| woke_several)
     }
 
     /// Writes until there is nothing left or the socket is full.
@@ -443,13 +411,13 @@ impl<'a> Driver<'a> {
             let mut state = self.shared.lock();
             let liveness = state.pipeline.expire(now, &mut self.wakes);
             if state.pipeline.in_flight() == 0 {
-                self.block = READ_BLOCK.0;
+                self.block = QUIET_READ_BLOCK;
                 self.decoder.shrink();
                 state.pipeline.release_memory();
                 if self.received.is_empty() {
                     self.received = BytesMut::new();
                 }
-                if now - self.last_read >= IDLE_PING && matches!(state.link, Link::Up(_)) {
+                if now - self.last_read >= IDLE_PING && matches!(state.status, Status::Up(_)) {
                     // Its reply is for nobody; only that there is one matters.
                     if let Ok(id) = state
                         .pipeline
@@ -465,20 +433,20 @@ impl<'a> Driver<'a> {
                 .pipeline
                 .next_deadline()
                 .unwrap_or(now + self.shared.endpoint.command_timeout);
-            let look = self
-                .silence
-                .look(state.pipeline.waiting_since(), self.last_read, now);
-            state.watched = look.next.is_some() || self.shared.endpoint.silence.is_none();
-            state.silent = look.silent;
+            let verdict = self
+                .stall
+                .check(state.pipeline.waiting_since(), self.last_read, now);
+            state.is_watched = verdict.next.is_some() || self.shared.endpoint.stall_after.is_none();
+            state.is_stalled = verdict.is_stalled;
             drop(state);
             self.wakes.fire();
-            if look.silent {
-                self.shared.observe(Event::Silent);
+            if verdict.is_stalled {
+                self.shared.observe(Event::Stalled);
             }
             if liveness == Liveness::Dead {
                 return Liveness::Dead;
             }
-            self.due = look.next.map_or(next, |look| look.min(next));
+            self.due = verdict.next.map_or(next, |check| check.min(next));
             self.timer.as_mut().reset(self.due.into());
         }
         Liveness::Alive
@@ -489,42 +457,6 @@ impl<'a> Driver<'a> {
             io::ErrorKind::UnexpectedEof => "the peer closed the connection".to_owned(),
             _ => format!("the connection broke: {error}"),
         };
-        Error::unknown(&self.shared.node, detail).with_source(error)
-    }
-}
-
-impl Shared {
-    fn is_closing(&self) -> bool {
-        matches!(
-            self.lock().link,
-            Link::Closing | Link::Aborted | Link::Ended(_)
-        )
-    }
-
-    /// Why to end: closed, and nothing is waited for any more; or to be opened anew.
-    fn reason_to_end(&self) -> Option<Error> {
-        let mut state = self.lock();
-        let finished = match state.link {
-            Link::Closing => state.pipeline.in_flight() == 0 && state.pipeline.is_flushed(),
-            Link::Aborted | Link::Ended(_) => true,
-            Link::Up(_) | Link::Down(_) => false,
-        };
-        if finished {
-            return Some(Error::new(
-                ErrorKind::Closed,
-                &self.node,
-                "the connection was closed here",
-            ));
-        }
-        state.reset.take()
-    }
-
-    /// Keeps the newest reason, which says more than the first one.
-    fn still_down(&self, error: Error) {
-        let mut state = self.lock();
-        if matches!(state.link, Link::Down(_)) {
-            state.link = Link::Down(error);
-            state.failing = true;
-        }
+        Error::unknown(&self.shared.node, detail)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::encode;
+use crate::protocol::encode;
 
 /// One request, which gets one reply.
 ///

@@ -12,7 +12,7 @@
 use std::io::Write;
 
 use super::{Decimal, header};
-use crate::value::Value;
+use crate::protocol::value::Value;
 
 /// Appends `value` as a RESP3 reply; decoding it gives the same value again.
 ///

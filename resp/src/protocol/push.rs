@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::command::Encode;
-use crate::encode;
-use crate::value::Value;
+use crate::protocol::command::Encode;
+use crate::protocol::encode;
+use crate::protocol::value::Value;
 
 /// A push that answers a (un)subscription, by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

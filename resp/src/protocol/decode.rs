@@ -25,7 +25,7 @@ use element::{Aggregate, Leaf, Span};
 pub use limits::{Limits, ProtocolError, ProtocolErrorKind};
 use scan::{Node, Scanned, Scanner};
 
-use crate::value::Value;
+use crate::protocol::value::Value;
 
 /// Frames and strings up to this size are copied out of the read buffer.
 ///

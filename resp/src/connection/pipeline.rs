@@ -8,20 +8,24 @@
 //! All deadlines are `submitted + timeout` with one timeout for the connection, so the front of the queue is always the
 //! first to expire and one timer suffices.
 
+mod request;
+mod wakes;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+pub use request::{Callback, Outcome, RequestId, Shape};
+use request::{Phase, Request, reply_after_asking};
+pub use wakes::Wakes;
 
-use crate::classify::ServerError;
-use crate::command::Encode;
-use crate::decode::Frame;
 use crate::error::{Error, ErrorKind};
-use crate::push::{self, Confirmation};
-use crate::value::Value;
+use crate::protocol::command::Encode;
+use crate::protocol::decode::Frame;
+use crate::protocol::push;
+use crate::protocol::value::Value;
 
 /// Commands without a reply at which further ones are refused.
 pub const MAX_IN_FLIGHT: usize = 1 << 16;
@@ -41,12 +45,6 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A timer that fires at once would never let its task rest.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// What becomes of a command.
-pub type Outcome = Result<Value, Error>;
-
-/// Called with an outcome, outside of any lock.
-pub type Callback = Box<dyn FnOnce(Outcome) + Send>;
-
 /// The queue, the outbox and the deadlines of one connection.
 pub struct Pipeline {
     /// Encoded and unwritten bytes, from `head` on.
@@ -58,7 +56,7 @@ pub struct Pipeline {
     /// Kept between writes, so that a busy connection allocates no buffers.
     spare: Vec<u8>,
     /// Places, addressed by index; vacant ones are listed in `vacant`, so a busy connection allocates nothing.
-    slots: Vec<Slot>,
+    requests: Vec<Request>,
     vacant: Vec<u32>,
     /// Places in the order their commands were encoded.
     queue: VecDeque<u32>,
@@ -75,58 +73,12 @@ pub struct Pipeline {
     node: Arc<str>,
 }
 
-/// A place in the queue, as its owner knows it.
-pub type SlotId = u32;
-
-struct Slot {
-    phase: Phase,
-    shape: Shape,
-    /// Stream position of the command's first byte: what decides between *not sent* and *unknown*.
-    start: u64,
-    deadline: Instant,
-}
-
-enum Phase {
-    Vacant,
-    /// Somebody polls for the reply.
-    Waiting(Option<Waker>),
-    /// Nobody does any more; the reply is dropped when it comes.
-    Abandoned,
-    /// The reply goes to a function.
-    Detached(Callback),
-    /// The outcome is known and not fetched yet; the place has left the queue.
-    Ready(Outcome),
-}
-
-/// What answers a command.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Shape {
-    /// One reply.
-    Reply,
-    /// The reply to an `ASKING`, which is kept here when it has come, then one.
-    AfterAsking(Option<Value>),
-    /// No reply but a push for each channel, or one error reply.
-    Confirmations {
-        /// What the pushes will be.
-        kind: Confirmation,
-        /// The channels that are not confirmed yet.
-        channels: Vec<Bytes>,
-    },
-}
-
 /// A buffer that is being written.
 #[derive(Debug)]
 pub struct Writing {
     bytes: Vec<u8>,
     head: usize,
     epoch: u64,
-}
-
-/// Whom to tell, once the lock is released.
-#[derive(Default)]
-pub struct Wakes {
-    wakers: Vec<Waker>,
-    callbacks: Vec<(Callback, Outcome)>,
 }
 
 /// The queue is full.
@@ -151,7 +103,7 @@ impl Pipeline {
             head: 0,
             unwritten: 0,
             spare: Vec::new(),
-            slots: Vec::new(),
+            requests: Vec::new(),
             vacant: Vec::new(),
             queue: VecDeque::new(),
             encoded: 0,
@@ -175,7 +127,7 @@ impl Pipeline {
         command: &E,
         shape: Shape,
         now: Instant,
-    ) -> Result<SlotId, Full> {
+    ) -> Result<RequestId, Full> {
         self.submit_within(command, shape, now, self.timeout)
     }
 
@@ -190,7 +142,7 @@ impl Pipeline {
         shape: Shape,
         now: Instant,
         timeout: Duration,
-    ) -> Result<SlotId, Full> {
+    ) -> Result<RequestId, Full> {
         let share = if shape.is_reply() {
             1
         } else {
@@ -202,7 +154,7 @@ impl Pipeline {
         let timeout = timeout.clamp(self.timeout, LONGEST_TIMEOUT);
         let before = self.outbox.len();
         command.encode(&mut self.outbox);
-        let slot = Slot {
+        let request = Request {
             phase: Phase::Waiting(None),
             shape,
             start: self.encoded,
@@ -210,15 +162,15 @@ impl Pipeline {
         };
         self.encoded += (self.outbox.len() - before) as u64;
         self.unwritten += 1;
-        let id = self.place(slot);
+        let id = self.place(request);
         self.queue.push_back(id);
         Ok(id)
     }
 
     /// The outcome, if it is known; the place is given back then. Otherwise `waker` will be told.
-    pub fn poll(&mut self, id: SlotId, waker: &Waker) -> Option<Outcome> {
-        let slot = &mut self.slots[id as usize];
-        match &mut slot.phase {
+    pub fn poll(&mut self, id: RequestId, waker: &Waker) -> Option<Outcome> {
+        let request = &mut self.requests[id as usize];
+        match &mut request.phase {
             Phase::Waiting(Some(known)) if known.will_wake(waker) => None,
             Phase::Waiting(known) => {
                 *known = Some(waker.clone());
@@ -229,18 +181,18 @@ impl Pipeline {
     }
 
     /// The caller of `id` went away: its reply is dropped when it comes.
-    pub fn abandon(&mut self, id: SlotId) {
+    pub fn abandon(&mut self, id: RequestId) {
         if self.take_ready(id).is_none() {
-            self.slots[id as usize].phase = Phase::Abandoned;
+            self.requests[id as usize].phase = Phase::Abandoned;
         }
     }
 
     /// The caller of `id` went away but left a function; both come back if the outcome is known already.
-    pub fn detach(&mut self, id: SlotId, callback: Callback) -> Option<(Callback, Outcome)> {
+    pub fn detach(&mut self, id: RequestId, callback: Callback) -> Option<(Callback, Outcome)> {
         match self.take_ready(id) {
             Some(outcome) => Some((callback, outcome)),
             None => {
-                self.slots[id as usize].phase = Phase::Detached(callback);
+                self.requests[id as usize].phase = Phase::Detached(callback);
                 None
             }
         }
@@ -342,8 +294,8 @@ impl Pipeline {
                 let Some(&id) = self.queue.front() else {
                     return Err(self.unasked(&value));
                 };
-                match &mut self.slots[id as usize].shape {
-                    Shape::AfterAsking(Some(asking)) => value = behind_asking(asking, value),
+                match &mut self.requests[id as usize].shape {
+                    Shape::AfterAsking(Some(asking)) => value = reply_after_asking(asking, value),
                     Shape::AfterAsking(asking) => {
                         *asking = Some(value);
                         return Ok(None);
@@ -370,12 +322,12 @@ impl Pipeline {
     /// Ends every command: those that left are *unknown*, the others *not sent*, because of `reason`.
     pub fn fail_all(&mut self, reason: &Error, wakes: &mut Wakes) {
         while let Some(id) = self.queue.pop_front() {
-            let kind = if self.slots[id as usize].start < self.exposed {
+            let kind = if self.requests[id as usize].start < self.exposed {
                 ErrorKind::Unknown
             } else {
                 ErrorKind::NotSent
             };
-            let error = Error::new(kind, &self.node, reason.detail()).with_source(reason.clone());
+            let error = Error::new(kind, &self.node, reason.detail());
             self.settle(id, Err(error), wakes);
         }
         self.release_memory();
@@ -389,8 +341,8 @@ impl Pipeline {
 
     /// Gives back what a busy time needed, when nothing is under way.
     pub fn release_memory(&mut self) {
-        if self.queue.is_empty() && self.vacant.len() == self.slots.len() {
-            self.slots = Vec::new();
+        if self.queue.is_empty() && self.vacant.len() == self.requests.len() {
+            self.requests = Vec::new();
             self.vacant = Vec::new();
             self.queue = VecDeque::new();
         }
@@ -407,8 +359,10 @@ impl Pipeline {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let patience = self.front()?.deadline + self.timeout;
-        let mut queued = self.queue.iter().map(|id| &self.slots[*id as usize]);
-        let waited_for = queued.find(|slot| slot.expires()).map(|slot| slot.deadline);
+        let mut queued = self.queue.iter().map(|id| &self.requests[*id as usize]);
+        let waited_for = queued
+            .find(|request| request.expires())
+            .map(|request| request.deadline);
         Some(waited_for.map_or(patience, |deadline| deadline.min(patience)))
     }
 
@@ -426,17 +380,17 @@ impl Pipeline {
     pub fn expire(&mut self, now: Instant, wakes: &mut Wakes) -> Liveness {
         for index in 0..self.queue.len() {
             let id = self.queue[index];
-            let slot = &self.slots[id as usize];
-            if slot.deadline > now {
+            let request = &self.requests[id as usize];
+            if request.deadline > now {
                 break;
             }
-            if !slot.expires() {
+            if !request.expires() {
                 continue;
             }
-            let ghost = Slot {
+            let ghost = Request {
                 phase: Phase::Abandoned,
-                shape: slot.shape.clone(),
-                ..*slot
+                shape: request.shape.clone(),
+                ..*request
             };
             self.queue[index] = self.place(ghost);
             let detail = format!("no reply within {:?}", self.timeout);
@@ -458,30 +412,30 @@ impl Pipeline {
         self.queue.len() >= MAX_IN_FLIGHT * share || self.outbox.len() >= MAX_OUTBOX * share
     }
 
-    fn front(&self) -> Option<&Slot> {
-        self.queue.front().map(|id| &self.slots[*id as usize])
+    fn front(&self) -> Option<&Request> {
+        self.queue.front().map(|id| &self.requests[*id as usize])
     }
 
-    fn place(&mut self, slot: Slot) -> SlotId {
+    fn place(&mut self, request: Request) -> RequestId {
         match self.vacant.pop() {
             Some(id) => {
-                self.slots[id as usize] = slot;
+                self.requests[id as usize] = request;
                 id
             }
             None => {
-                self.slots.push(slot);
+                self.requests.push(request);
                 // MAX_IN_FLIGHT and the futures that have not fetched their outcome keep this far below u32::MAX.
-                (self.slots.len() - 1) as u32
+                (self.requests.len() - 1) as u32
             }
         }
     }
 
     /// Gives the outcome to whoever waits for it.
-    fn settle(&mut self, id: SlotId, outcome: Outcome, wakes: &mut Wakes) {
-        let slot = &mut self.slots[id as usize];
-        match std::mem::replace(&mut slot.phase, Phase::Vacant) {
+    fn settle(&mut self, id: RequestId, outcome: Outcome, wakes: &mut Wakes) {
+        let request = &mut self.requests[id as usize];
+        match std::mem::replace(&mut request.phase, Phase::Vacant) {
             Phase::Waiting(waker) => {
-                slot.phase = Phase::Ready(outcome);
+                request.phase = Phase::Ready(outcome);
                 wakes.wakers.extend(waker);
             }
             Phase::Detached(callback) => {
@@ -494,12 +448,12 @@ impl Pipeline {
         }
     }
 
-    fn take_ready(&mut self, id: SlotId) -> Option<Outcome> {
-        let slot = &mut self.slots[id as usize];
-        if !matches!(slot.phase, Phase::Ready(_)) {
+    fn take_ready(&mut self, id: RequestId) -> Option<Outcome> {
+        let request = &mut self.requests[id as usize];
+        if !matches!(request.phase, Phase::Ready(_)) {
             return None;
         }
-        let Phase::Ready(outcome) = std::mem::replace(&mut slot.phase, Phase::Vacant) else {
+        let Phase::Ready(outcome) = std::mem::replace(&mut request.phase, Phase::Vacant) else {
             return None;
         };
         self.vacant.push(id);
@@ -509,7 +463,7 @@ impl Pipeline {
     /// Whether `push` confirms a channel of the front command; completes the command with its last one.
     ///
     /// Confirmations are pushes *instead of* a reply, in the order of the commands. The same kinds of push also arrive
-    /// unasked (`sunsubscribe` when a slot moves), so kind and channel are both compared.
+    /// unasked (`sunsubscribe` when a request moves), so kind and channel are both compared.
     fn confirms(&mut self, push: &[Value], wakes: &mut Wakes) -> bool {
         let Some((confirmed, channel)) = push::confirmation(push) else {
             return false;
@@ -517,7 +471,7 @@ impl Pipeline {
         let Some(&id) = self.queue.front() else {
             return false;
         };
-        let Shape::Confirmations { kind, channels } = &mut self.slots[id as usize].shape else {
+        let Shape::Confirmations { kind, channels } = &mut self.requests[id as usize].shape else {
             return false;
         };
         let Some(index) = channels
@@ -547,29 +501,6 @@ impl Pipeline {
     }
 }
 
-/// Where `ASKING` is refused, its command is sent away like any other's: the refusal is the reason, and the last word.
-fn behind_asking(asking: &Value, answer: Value) -> Value {
-    match (asking, &answer) {
-        (Value::Error(_), Value::Error(line)) if ServerError::parse(line).is_redirect() => {
-            asking.clone()
-        }
-        _ => answer,
-    }
-}
-
-impl Shape {
-    const fn is_reply(&self) -> bool {
-        matches!(self, Self::Reply | Self::AfterAsking(_))
-    }
-}
-
-impl Slot {
-    /// Whether somebody is told when its deadline passes.
-    fn expires(&self) -> bool {
-        self.shape.is_reply() && !matches!(self.phase, Phase::Abandoned)
-    }
-}
-
 impl fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pipeline")
@@ -590,35 +521,5 @@ impl Writing {
     /// `n` bytes more were written.
     pub const fn advance(&mut self, n: usize) {
         self.head += n;
-    }
-}
-
-impl Wakes {
-    /// How many callers wait to be told.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.wakers.len() + self.callbacks.len()
-    }
-
-    /// Whether nobody waits to be told.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Tells everybody. Not to be called under a lock: wakers may run arbitrary code.
-    pub fn fire(&mut self) {
-        for waker in self.wakers.drain(..) {
-            waker.wake();
-        }
-        for (callback, outcome) in self.callbacks.drain(..) {
-            callback(outcome);
-        }
-    }
-}
-
-impl fmt::Debug for Wakes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wakes").field("len", &self.len()).finish()
     }
 }

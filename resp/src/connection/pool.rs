@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::command::Encode;
 use crate::connection::{Connection, Observer};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
-use crate::value::Value;
+use crate::protocol::command::Encode;
+use crate::protocol::value::Value;
 
 /// Exclusive connections that are kept for the next checkout, at most.
 const MAX_IDLE: usize = 8;
@@ -218,7 +218,7 @@ impl Exclusive {
         match outcome {
             // It ended between two calls. For the caller that is one connection of many: trying again may help.
             Err(error) if error.is_closed() => {
-                Err(Error::not_sent(self.connection.node(), error.detail()).with_source(error))
+                Err(Error::not_sent(self.connection.node(), error.detail()))
             }
             outcome => outcome,
         }

@@ -1,0 +1,43 @@
+//! The tasks to wake and the callbacks to call once the lock is released.
+
+use std::fmt;
+use std::task::Waker;
+
+use super::request::{Callback, Outcome};
+
+/// Wakers and callbacks, collected under the lock and fired after it.
+#[derive(Default)]
+pub struct Wakes {
+    pub(super) wakers: Vec<Waker>,
+    pub(super) callbacks: Vec<(Callback, Outcome)>,
+}
+
+impl Wakes {
+    /// How many tasks and callbacks there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.wakers.len() + self.callbacks.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Wakes and calls them all. Not to be called under a lock: wakers may run arbitrary code.
+    pub fn fire(&mut self) {
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+        for (callback, outcome) in self.callbacks.drain(..) {
+            callback(outcome);
+        }
+    }
+}
+
+impl fmt::Debug for Wakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wakes").field("len", &self.len()).finish()
+    }
+}
