@@ -15,11 +15,13 @@
 //! | [`ledger`] | what a lock protects: detects lost updates, refuses stale tokens |
 //! | [`cancel`] | drops a future at every await point |
 //! | [`process`] | child processes that cannot outlive the test; signals |
+//! | [`own_process`] | tests that run in a process of their own |
 //! | [`chance`] | what a test draws by lot, and can draw again |
 //! | [`storm`] | what the storms and their worker processes agree on |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
 //! | [`scripted`], [`fake_cluster`] | a server, or a cluster, that does what a test tells it to, right or wrong |
+//! | `tls` | certificates made for a test (feature `tls`) |
 //! | [`wait`] | waiting with a bound and a reason |
 
 pub mod broken;
@@ -32,6 +34,7 @@ pub mod history;
 pub mod ledger;
 pub mod network;
 pub mod observer;
+pub mod own_process;
 pub mod ports;
 pub mod process;
 pub mod proxy;
@@ -43,11 +46,14 @@ pub mod scripted;
 pub mod sentinels;
 pub mod server;
 pub mod storm;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod wait;
 
 pub use cluster::{Cluster, Failover};
 pub use fake_cluster::{Answer, Asked, FakeCluster};
 pub use ledger::Ledger;
+pub use own_process::in_own_process;
 pub use proxy::{Accept, Cut, Fault, Proxy};
 pub use raw::{Raw, RawValue};
 pub use replicas::Replicas;

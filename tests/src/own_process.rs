@@ -1,0 +1,58 @@
+//! Tests that need a process of their own, because they count what belongs to a process: threads, memory, processor time.
+//! Such a test runs itself again as the only test of a child process.
+
+use std::process::Command;
+
+/// Set in the child process, to the name of its test.
+const CHILD: &str = "LEASEHOLD_OWN_PROCESS";
+
+/// Runs `test` on a runtime of one thread, in a child process that runs nothing else. To be called by the test function
+/// itself, with an `async` block: the block's type names the test.
+///
+/// # Panics
+///
+/// When the child does not run the test, or the test fails there.
+pub fn in_own_process<F: Future<Output = ()>>(test: F) {
+    let name = test_of::<F>();
+    if std::env::var(CHILD).is_ok_and(|child| child == name) {
+        return tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime")
+            .block_on(test);
+    }
+    let output = this_test_again(name)
+        .env(CHILD, name)
+        .output()
+        .expect("a process can be started");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    print!("{stdout}");
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    // A name that matches no test would count as a success.
+    assert!(
+        output.status.success() && stdout.contains("test result: ok. 1 passed"),
+        "{name} in a process of its own: {}",
+        output.status
+    );
+}
+
+/// A command that runs the test at this path in the test program, such as `module::name`, in a process of its own.
+///
+/// # Panics
+///
+/// When the path of this program is unknown.
+#[must_use]
+pub fn this_test_again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
+    command.args(["--exact", test, "--nocapture"]);
+    command
+}
+
+/// The path of the test in which the `async` block `F` was written: `program::module::test::{{closure}}` without both ends.
+fn test_of<F>() -> &'static str {
+    let block = std::any::type_name::<F>();
+    block
+        .split_once("::")
+        .and_then(|(_, path)| path.rsplit_once("::"))
+        .map_or(block, |(test, _)| test)
+}

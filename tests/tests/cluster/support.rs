@@ -1,0 +1,88 @@
+//! What the tests of the cluster client share.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Client, Script, Target};
+use leasehold_resp::{Command, Error, Value};
+use leasehold_testkit::Raw;
+
+/// Against hangs: generous, because the machine may be busy with other tests.
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
+
+/// `KEYS[1]` gets the holder `ARGV[1]`, unless it has another one: idempotent, as every script of a lock is.
+pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local holder = redis.call('GET', KEYS[1])
+         if holder and holder ~= ARGV[1] then return 0 end
+         redis.call('SET', KEYS[1], ARGV[1], 'PX', 60000)
+         return 1",
+    )
+});
+
+/// The same with a second key that counts, so that it needs both.
+pub(crate) static TAKE_AND_COUNT: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local holder = redis.call('GET', KEYS[1])
+         if holder and holder ~= ARGV[1] then return 0 end
+         redis.call('SET', KEYS[1], ARGV[1], 'PX', 60000)
+         redis.call('SET', KEYS[2], 1, 'PX', 60000)
+         return 2",
+    )
+});
+
+pub(crate) async fn client(url: &str) -> Client {
+    Client::connect(Target::parse(url).unwrap()).await.unwrap()
+}
+
+pub(crate) fn soon() -> Instant {
+    Instant::now() + BOUND
+}
+
+/// Takes `key` for `holder`: 1 if it has it now, 0 if somebody else does.
+pub(crate) async fn take(
+    client: &Client,
+    key: &str,
+    holder: &str,
+    deadline: Instant,
+) -> Result<i64, Error> {
+    let done = client
+        .eval(
+            &TAKE.call(&[key.as_bytes()], &[holder.as_bytes()]),
+            deadline,
+        )
+        .await?;
+    Ok(done.value.as_int().unwrap())
+}
+
+pub(crate) async fn set(client: &Client, key: &str, value: &str) -> Result<Value, Error> {
+    client
+        .call(
+            key.as_bytes(),
+            &Command::new("SET")
+                .arg(key)
+                .arg(value)
+                .arg("PX")
+                .arg("60000"),
+        )
+        .await
+}
+
+/// How often a server was asked to run this command, whether it did or not.
+pub(crate) async fn calls(raw: &mut Raw, command: &str) -> u64 {
+    let stats = raw.cmd(&["INFO", "commandstats"]).await;
+    let Some(line) = stats
+        .str()
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))
+    else {
+        return 0;
+    };
+    let field = |name: &str| -> u64 {
+        line.split(',')
+            .find_map(|field| field.strip_prefix(name))
+            .map_or(0, |number| number.trim().parse().unwrap())
+    };
+    // Redirected commands count as rejected. (Redis 6.2 does not say which.)
+    field("calls=") + field("rejected_calls=")
+}

@@ -1,0 +1,12 @@
+//! The kit's own tests.
+
+mod cancel;
+mod checker;
+mod checker_catches_broken_clients;
+mod cluster;
+mod history;
+mod isolation;
+mod ledger;
+mod proxy;
+mod sentinels;
+mod server;

@@ -1,0 +1,234 @@
+//! Locks in a cluster: every operation in every shard, and while masters are replaced. Slots that move under them have
+//! `slot_moves`.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use crate::support::{ms, renewed, until, within};
+use leasehold::{Guard, Locks, LostReason, Release};
+use leasehold_testkit::{Cluster, Failover, Raw};
+
+/// Short enough to be renewed soon, long enough for a machine that is busy.
+const SHORT: Duration = Duration::from_secs(5);
+
+async fn locks(cluster: &Cluster) -> Locks {
+    Locks::connect(cluster.url()).await.unwrap()
+}
+
+async fn short_locks(cluster: &Cluster) -> Locks {
+    Locks::builder(cluster.url())
+        .lease(SHORT)
+        .connect()
+        .await
+        .unwrap()
+}
+
+async fn take(locks: &Locks, name: &str) -> Guard {
+    within(name, locks.mutex(name).lock().into_future())
+        .await
+        .unwrap()
+}
+
+/// A task that waits for the lock, and does so at the server.
+async fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<Guard> {
+    let lock = locks.mutex(name).lock();
+    let waiter = tokio::spawn(async move { lock.await.unwrap() });
+    // Longer than a try and a subscription take; a waiter that is late only tests less.
+    tokio::time::sleep(ms(200)).await;
+    assert!(!waiter.is_finished());
+    waiter
+}
+
+#[tokio::test]
+async fn every_operation_works_in_every_shard() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (ours, theirs) = (short_locks(&cluster).await, locks(&cluster).await);
+    let mut guards = Vec::new();
+    for master in 0..3 {
+        let name = cluster.key_at(master, "k").await;
+        let guard = ours.mutex(&name).try_lock().await.unwrap().unwrap();
+        assert!(theirs.mutex(&name).try_lock().await.unwrap().is_none());
+        assert!(
+            theirs
+                .mutex(&name)
+                .try_lock_for(ms(100))
+                .await
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(
+            theirs
+                .mutex(&name)
+                .holder()
+                .await
+                .unwrap()
+                .unwrap()
+                .client(),
+            ours.client_id()
+        );
+        guards.push((name, guard));
+    }
+    for (name, guard) in guards {
+        renewed([&guard]).await;
+        let remaining = theirs.mutex(&name).remaining().await.unwrap().unwrap();
+        assert!(remaining <= SHORT);
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(theirs.mutex(&name).remaining().await.unwrap(), None);
+
+        let before = take(&theirs, &name).await;
+        assert!(ours.mutex(&name).force_unlock().await.unwrap());
+        assert!(!ours.mutex(&name).force_unlock().await.unwrap());
+        let after = take(&ours, &name).await;
+        assert!(after.token() > before.token());
+        assert_eq!(before.release().await.unwrap(), Release::AlreadyGone);
+        drop(after);
+        until("the lock is free", async || {
+            theirs.mutex(&name).holder().await.unwrap().is_none()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_moved() {
+    let cluster = Cluster::start().await;
+    // As two processes. With this lease no waiter that hears nothing comes in time.
+    let (ours, theirs) = (locks(&cluster).await, locks(&cluster).await);
+    let name = cluster.key_at(0, "k").await;
+
+    let guard = take(&ours, &name).await;
+    let waiting = waiter(&theirs, &name).await;
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let sharded = cluster.node(0).knows("SPUBLISH").await;
+    let listeners = async |master: usize| {
+        let question = if sharded { "SHARDNUMSUB" } else { "NUMSUB" };
+        let counts = cluster
+            .raw(master)
+            .await
+            .cmd(&["PUBSUB", question, &channel])
+            .await;
+        counts.get(&channel).expect("the channel is named").int()
+    };
+    until("the waiter listens at the master", async || {
+        listeners(0).await == 1
+    })
+    .await;
+    guard.release().await.unwrap();
+    let guard = within("the waiter", waiting).await.unwrap();
+
+    let waiting = waiter(&ours, &name).await;
+    cluster.failover(3, Failover::Graceful).await;
+    // The old one, which is its replica now, hears what is published at the new one, too. Whoever waited before goes on
+    // listening while it holds the lock: hence two.
+    until("both listen in the shard", async || {
+        listeners(3).await + listeners(0).await == 2
+    })
+    .await;
+    guard.release().await.unwrap();
+    let guard = within("the waiter after a failover", waiting)
+        .await
+        .unwrap();
+
+    let waiting = waiter(&theirs, &name).await;
+    let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
+    migration.begin().await;
+    migration.move_all_keys().await;
+    migration.finish().await;
+    migration.tell_everybody().await;
+    // Unsharded channels are heard at any node, and nobody who listens to one is told that its slot has moved.
+    until("both listen where they can hear", async || {
+        let elsewhere = if sharded {
+            0
+        } else {
+            listeners(3).await + listeners(0).await
+        };
+        listeners(1).await + elsewhere == 2
+    })
+    .await;
+    guard.release().await.unwrap();
+    drop(
+        within("the waiter after a migration", waiting)
+            .await
+            .unwrap(),
+    );
+}
+
+#[tokio::test]
+async fn a_dead_shard_loses_its_own_locks_only() {
+    let cluster = Cluster::builder()
+        .replicas(0)
+        .config("cluster-require-full-coverage no")
+        .start()
+        .await;
+    let locks = short_locks(&cluster).await;
+    let (mut dead, mut alive) = (Vec::new(), Vec::new());
+    for n in 0..20 {
+        dead.push(take(&locks, &cluster.key_at(0, &format!("a{n}-")).await).await);
+        alive.push(take(&locks, &cluster.key_at(1, &format!("a{n}-")).await).await);
+        alive.push(take(&locks, &cluster.key_at(2, &format!("a{n}-")).await).await);
+    }
+    cluster.kill(0);
+    for guard in &dead {
+        assert_eq!(
+            within("the end of a hold", guard.lost()).await,
+            LostReason::Expired
+        );
+    }
+    for _ in 0..3 {
+        renewed(&alive).await;
+    }
+    // Nor do those who want a lock there delay others.
+    let stuck = locks.mutex(dead[0].key()).lock();
+    let stuck = tokio::spawn(async move { stuck.await });
+    for guard in alive {
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    }
+    stuck.abort();
+}
+
+#[tokio::test]
+async fn a_failover_that_lost_a_lock_is_told_at_once_and_tokens_go_on_growing() {
+    let cluster = Cluster::start().await;
+    // No renewal falls into the time of this test: nothing but the failover can tell.
+    let locks = Locks::builder(cluster.url())
+        .lease(Duration::from_secs(600))
+        .connect()
+        .await
+        .unwrap();
+    let (gone, elsewhere) = (cluster.key_at(0, "k").await, cluster.key_at(1, "k").await);
+    let (guard, other) = (take(&locks, &gone).await, take(&locks, &elsewhere).await);
+    let mut replica = cluster.raw(3).await;
+    until("the replica has the lock", async || {
+        replica.cmd(&["DBSIZE"]).await.int() >= 2
+    })
+    .await;
+    forget_everything(&mut replica).await;
+    cluster.kill(0);
+    cluster.failover(3, Failover::Force).await;
+    assert_eq!(
+        within("the end of the hold", guard.lost()).await,
+        LostReason::NodeGone
+    );
+    assert!(other.is_held());
+    let after = take(&locks, &gone).await;
+    assert!(after.token() > guard.token());
+    assert_eq!(guard.release().await.unwrap(), Release::AlreadyGone);
+    assert!(after.is_held());
+}
+
+/// As if its master had not sent it anything yet. `FLUSHALL` names no key, so that a replica does not point to its master.
+async fn forget_everything(replica: &mut Raw) {
+    assert!(
+        replica
+            .cmd(&["CONFIG", "SET", "replica-read-only", "no"])
+            .await
+            .is_ok()
+    );
+    assert!(replica.cmd(&["FLUSHALL"]).await.is_ok());
+    assert!(
+        replica
+            .cmd(&["CONFIG", "SET", "replica-read-only", "yes"])
+            .await
+            .is_ok()
+    );
+}

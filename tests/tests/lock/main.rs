@@ -1,0 +1,26 @@
+//! The locks.
+
+mod acl_least_rights;
+mod bad_input;
+mod byte_cuts;
+mod cancel_every_await;
+mod cluster;
+mod dependency_tree;
+mod guard_life;
+mod keeper_renewal;
+mod mutex_basics;
+mod mutex_faults;
+mod owner_nesting;
+mod pains_single;
+mod partition;
+mod replicated_mode;
+mod restart_guard;
+mod safe_mode_frozen_master;
+mod scripts_mutex;
+mod slot_moves;
+mod support;
+#[cfg(feature = "tls")]
+mod tls_cluster;
+#[cfg(feature = "tls")]
+mod tls_sentinel;
+mod waiting_wakeups;

@@ -1,0 +1,18 @@
+//! The codec and the connection.
+
+mod classify_recorded;
+mod conformance;
+mod connection_faults;
+mod connection_integrity;
+mod connection_live;
+mod endpoint_urls;
+mod handshake_auth;
+mod hostile_peer;
+mod limits;
+mod pipeline_rules;
+mod pool_exclusive;
+mod properties;
+mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod types_live;

@@ -1,0 +1,87 @@
+//! The stage of a storm on one server: every worker has a way of its own there, and every way can go bad.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::chance::Chance;
+use leasehold_testkit::storm::Mode;
+use leasehold_testkit::{Proxy, Server};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::deck::Deck;
+use crate::fault::Kind;
+use crate::fleet::Fleet;
+
+/// Worker processes at a time.
+const WORKERS: usize = 4;
+
+pub(crate) struct Storm {
+    pub(crate) server: Server,
+    pub(crate) fleet: Fleet,
+    /// The way of each worker.
+    pub(crate) lines: Vec<Line>,
+}
+
+/// The way of one worker.
+pub(crate) struct Line {
+    pub(crate) proxy: Proxy,
+    /// Locked by the fault that strikes it.
+    pub(crate) struck: Mutex<()>,
+}
+
+impl Storm {
+    /// Starts everything; the workers begin at once.
+    pub(crate) async fn start(name: &str) -> Arc<Self> {
+        let server = Server::start().await;
+        let line = |_| Line {
+            proxy: Proxy::start(server.addr()),
+            struck: Mutex::default(),
+        };
+        let lines: Vec<_> = (0..WORKERS).map(line).collect();
+        // Who holds a lock they ask past their way, which may be bad.
+        let posts: Vec<_> = lines
+            .iter()
+            .map(|line| (line.proxy.url(), server.addr().to_string()))
+            .collect();
+        let fleet = Fleet::start(name, Mode::Fast, &posts);
+        Arc::new(Self {
+            server,
+            fleet,
+            lines,
+        })
+    }
+
+    /// Lets faults happen for that long, one every half to one and a half seconds, some of them at the same time.
+    pub(crate) async fn rage(self: &Arc<Self>, time: Duration) -> Deck<Kind> {
+        let mut chance = Chance::new(self.fleet.seed);
+        // The last two are what leases are for.
+        let mut deck =
+            Deck::new([&Kind::ALL[..], &[Kind::KillWorker, Kind::FreezeWorker]].concat());
+        let mut running = JoinSet::new();
+        let end = Instant::now() + time;
+        loop {
+            sleep(chance.millis(500, 1_500)).await;
+            if Instant::now() >= end {
+                break;
+            }
+            let kind = deck.draw(&mut chance);
+            let (storm, chance) = (Arc::clone(self), Chance::new(chance.below(u64::MAX)));
+            running.spawn(async move { kind.strike(&storm, chance).await.then_some(kind) });
+        }
+        while let Some(struck) = running.join_next().await {
+            if let Some(kind) = struck.expect("a fault that can be injected") {
+                deck.struck(kind);
+            }
+        }
+        deck
+    }
+
+    /// Tells the workers to stop and waits for them.
+    pub(crate) async fn stop(&self) {
+        self.fleet.stop().await;
+        // A cut that ended in silence leaves the server with a connection of nobody.
+        self.lines.iter().for_each(|line| line.proxy.reset_all());
+    }
+}

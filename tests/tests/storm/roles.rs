@@ -1,0 +1,242 @@
+//! Storms in which servers change their roles, in both modes.
+//!
+//! **Fast**: a failover may forget the last grants, as the README says, and then two hold one lock until the first is told
+//! or its lease is over. Such overlaps are counted. Everything else must hold as ever: tokens grow, and the ledger takes
+//! nothing stale.
+//!
+//! **Safe**: one thing at a time goes wrong, and all of it is whole again before the next: then nothing may be forgotten.
+//!
+//! Nobody asks the servers who holds what, as on a single server. While roles change there are two masters, or none, and
+//! neither's word is the truth. Before and after there is one, but it knows holds by ids that guards do not tell, and the
+//! newest token does not tell them either: locks that were taken in a slot on its way have one that is not in the counter.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::chance::Chance;
+use leasehold_testkit::history::{self, Effect};
+use leasehold_testkit::storm::{LEASE, LOCKS, Mode};
+use leasehold_testkit::{Raw, Server};
+use tokio::time::sleep;
+
+use crate::deck::Deck;
+use crate::fleet::{Fleet, time};
+use crate::verdict::{Verdict, nothing_is_left};
+
+/// Worker processes at a time.
+const WORKERS: usize = 3;
+
+/// How long a storm lasts, if every kind of fault was played by then.
+const SHORT: Duration = Duration::from_secs(20);
+
+/// A bound against hangs: decks that are played, whatever is missing in them.
+const DECKS: usize = 40;
+
+/// Servers, and what can happen to them.
+pub(crate) trait Stage {
+    type Kind: Copy + Debug + Ord + 'static;
+
+    /// What can go wrong, one at a time.
+    const ALL: &'static [Self::Kind];
+
+    /// Whether this may forget locks that no replica has confirmed.
+    fn forgets(kind: Self::Kind) -> bool;
+
+    /// Whether locks are at another master afterwards.
+    fn moves(kind: Self::Kind) -> bool;
+
+    fn url(&self) -> String;
+
+    /// Those that may have locks.
+    fn nodes(&self) -> Vec<&Server>;
+
+    /// Those whose logs tell what happened.
+    fn processes(&self) -> Vec<&Server> {
+        self.nodes()
+    }
+
+    /// Waits until the master of a lock takes writes. Returns its number.
+    async fn master_of(&self, key: &str) -> usize;
+
+    /// Injects a fault where a lock is, and mends it.
+    async fn strike(
+        &self,
+        kind: Self::Kind,
+        key: &str,
+        master: usize,
+        mode: Mode,
+        chance: &mut Chance,
+    );
+
+    /// Waits until all is as it was at the start, but for the roles.
+    async fn is_whole(&self);
+}
+
+/// A fault of any storm, or one of this stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Card<K> {
+    Servers(K),
+    ScriptFlush,
+    ClientKill,
+    KillWorker,
+    FreezeWorker,
+}
+
+/// Plays every kind of fault while workers fight over locks, and judges what came of it.
+pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
+    let time = time(SHORT);
+    let posts = vec![(stage.url(), "-".to_owned()); WORKERS];
+    let fleet = Fleet::start(name, mode, &posts);
+    let _evidence = fleet.keep_evidence(stage.processes().into_iter().map(Server::dir));
+    let mut chance = Chance::new(fleet.seed);
+    fleet.progresses().await;
+
+    let common = [
+        Card::ScriptFlush,
+        Card::ClientKill,
+        Card::KillWorker,
+        Card::FreezeWorker,
+    ];
+    let cards: Vec<_> = S::ALL
+        .iter()
+        .copied()
+        .map(Card::Servers)
+        .chain(common)
+        .collect();
+    let most = DECKS * cards.len();
+    let mut deck = Deck::new(cards);
+    let (mut replaced, mut played) = (0, 0);
+    let end = Instant::now() + time;
+    while Instant::now() < end || !deck.is_through() {
+        assert!(
+            played < most,
+            "{}: a kind of fault strikes nothing: {:?}",
+            fleet.evidence(),
+            deck.played()
+        );
+        played += 1;
+        sleep(chance.millis(100, 600)).await;
+        let card = deck.draw(&mut chance);
+        let key = *chance.pick(&LOCKS);
+        let before = stage.master_of(key).await;
+        if strike(card, key, before, &stage, &fleet, mode, &mut chance).await {
+            deck.struck(card);
+        }
+        fleet.progresses().await;
+        replaced += usize::from(stage.master_of(key).await != before);
+    }
+    let over = history::now();
+    sleep(LEASE).await;
+    fleet.stop().await;
+    // What the last ones left behind is over by now.
+    sleep(LEASE + Duration::from_secs(1)).await;
+    nothing_is_left(&fleet, masters(&stage).await).await;
+
+    let verdict = fleet.judge(mode == Mode::Fast);
+    println!(
+        "{}: {:?}, {replaced} masters replaced",
+        fleet.name,
+        deck.played()
+    );
+    fleet.everybody_got_something(over).await;
+    it_was_a_storm(&verdict, replaced, played, &fleet.evidence());
+}
+
+/// Injects a fault and waits until all is whole again. Returns whether there was anything to strike.
+async fn strike<S: Stage>(
+    card: Card<S::Kind>,
+    key: &str,
+    master: usize,
+    stage: &S,
+    fleet: &Fleet,
+    mode: Mode,
+    chance: &mut Chance,
+) -> bool {
+    let kind = match card {
+        Card::KillWorker => {
+            fleet.kill(fleet.pick(chance), chance).await;
+            return true;
+        }
+        Card::FreezeWorker => return fleet.freeze(fleet.pick(chance), chance).await,
+        Card::ScriptFlush => {
+            let work = tell_everybody(stage, &[&["SCRIPT", "FLUSH"]]);
+            fleet.fault("ScriptFlush", Effect::Delays, work).await;
+            return true;
+        }
+        Card::ClientKill => {
+            // In RESP3 a client that listens counts as `pubsub`, though it sends commands as well.
+            let work = tell_everybody(
+                stage,
+                &[
+                    &["CLIENT", "KILL", "TYPE", "normal"],
+                    &["CLIENT", "KILL", "TYPE", "pubsub"],
+                ],
+            );
+            fleet.fault("ClientKill", Effect::Delays, work).await;
+            return true;
+        }
+        Card::Servers(kind) => kind,
+    };
+    if S::moves(kind) && chance.percent(70) {
+        // A hold that is renewed all the while: what a master that was replaced says of renewals must not count for long.
+        let workers = fleet.pids().await;
+        fleet.aim(*chance.pick(&workers), key, LEASE * 3 / 2).await;
+        sleep(chance.millis(0, 1_000)).await;
+    }
+    let forgets = mode == Mode::Fast && S::forgets(kind);
+    let effect = if forgets {
+        Effect::LosesLocks
+    } else {
+        Effect::Delays
+    };
+    let work = async {
+        stage.strike(kind, key, master, mode, chance).await;
+        stage.is_whole().await;
+    };
+    fleet
+        .fault(&format!("{kind:?} {key} at {master}"), effect, work)
+        .await;
+    true
+}
+
+async fn tell_everybody<S: Stage>(stage: &S, commands: &[&[&str]]) {
+    for server in stage.nodes() {
+        let mut raw = server.raw().await;
+        for command in commands {
+            raw.cmd(command).await;
+        }
+    }
+}
+
+async fn masters<S: Stage>(stage: &S) -> Vec<Raw> {
+    let mut masters = Vec::new();
+    for server in stage.nodes() {
+        let mut raw = server.raw().await;
+        if raw.cmd(&["ROLE"]).await.array()[0].str() == "master" {
+            masters.push(raw);
+        }
+    }
+    masters
+}
+
+/// A test in which nothing happens proves nothing.
+fn it_was_a_storm(verdict: &Verdict, replaced: usize, faults: usize, evidence: &str) {
+    // A worker that was frozen while it held a lock is told of its loss, and what it writes without looking is refused.
+    assert!(
+        verdict.report.losses > 0,
+        "{evidence}: nobody was told of a loss\n{verdict}"
+    );
+    assert!(
+        verdict.refused > 0,
+        "{evidence}: no stale write came to be refused\n{verdict}"
+    );
+    assert!(
+        replaced > 0,
+        "{evidence}: no master was replaced\n{verdict}"
+    );
+    let few = |grants: &usize| *grants < 10 * faults;
+    assert!(
+        !verdict.grants.values().any(few),
+        "{evidence}: a lock without work\n{verdict}"
+    );
+}

@@ -1,0 +1,95 @@
+//! One server, processes that fight over its locks, and every fault there is: at no time do two hold one lock.
+//!
+//! 30 seconds, or two minutes and a half with `LEASEHOLD_LONG=1`. `LEASEHOLD_SEED` draws the same faults again.
+
+use std::time::Duration;
+
+use crate::deck::Deck;
+use crate::fault::Kind;
+use crate::fleet::time;
+use crate::proxied::Storm;
+use crate::verdict::{Verdict, nothing_is_left};
+use leasehold_testkit::history;
+use leasehold_testkit::observer::Observer;
+use leasehold_testkit::storm::{LEASE, LOCKS};
+use leasehold_testkit::until;
+use tokio::time::sleep;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_has_one_holder_at_a_time_whatever_happens() {
+    let time = time(Duration::from_secs(30));
+    let storm = Storm::start("storm-single").await;
+    let _evidence = storm.fleet.keep_evidence([storm.server.dir()]);
+    let locks: Vec<String> = LOCKS.map(String::from).into();
+    let observer = storm.fleet.recorder.client("observer");
+    let observer = Observer::start(
+        storm.server.addr(),
+        locks,
+        observer,
+        Duration::from_millis(5),
+    );
+    storm.fleet.progresses().await;
+    let faults = storm.rage(time).await;
+    let over = history::now();
+    // Without faults everybody gets his turn.
+    sleep(LEASE).await;
+    storm.stop().await;
+    // What the last ones left behind, if their way was cut, is over by now.
+    sleep(LEASE + Duration::from_secs(1)).await;
+    drop(observer);
+    nothing_is_left(&storm.fleet, [storm.server.raw().await]).await;
+    nobody_listens(&storm).await;
+
+    let verdict = storm.fleet.judge(false);
+    println!("faults: {:?}", faults.played());
+    storm.fleet.everybody_got_something(over).await;
+    it_was_a_storm(&verdict, &faults, time, &storm.fleet.evidence());
+}
+
+/// A test in which nothing happens proves nothing.
+fn it_was_a_storm(verdict: &Verdict, faults: &Deck<Kind>, time: Duration, evidence: &str) {
+    let seconds = time.as_secs() as usize;
+    let report = &verdict.report;
+    assert!(
+        faults.is_through(),
+        "{evidence}: a kind of fault never came up: {:?}",
+        faults.played()
+    );
+    assert!(
+        faults.played().values().sum::<usize>() >= seconds / 2,
+        "{evidence}: few faults: {:?}",
+        faults.played()
+    );
+    assert!(
+        report.handoffs >= 5 * seconds,
+        "{evidence}: few hand-offs: {report}"
+    );
+    assert!(
+        report.uses.0 >= 5 * seconds,
+        "{evidence}: little work: {report}"
+    );
+    assert!(
+        report.losses > 0,
+        "{evidence}: nobody was told of a loss: {report}"
+    );
+    assert!(
+        verdict.refused > 0,
+        "{evidence}: no stale write came to be refused"
+    );
+    assert!(
+        verdict.grants.values().all(|grants| *grants >= seconds),
+        "{evidence}: a lock without work\n{verdict}"
+    );
+}
+
+/// The sockets of the workers end behind the proxies', a moment after them.
+async fn nobody_listens(storm: &Storm) {
+    let mut raw = storm.server.raw().await;
+    until("nobody listens", async || {
+        match raw.cmd(&["PUBSUB", "CHANNELS"]).await.array() {
+            [] => Ok(()),
+            channels => Err(format!("{channels:?}")),
+        }
+    })
+    .await;
+}

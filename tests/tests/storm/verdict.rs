@@ -1,0 +1,230 @@
+//! What is said of a storm when it is over, and what is kept of one that went wrong.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold_testkit::checker::{self, Limits, Report};
+use leasehold_testkit::history::{self, Event, What};
+use leasehold_testkit::storm::{LEASE, LOCKS};
+use leasehold_testkit::{Ledger, Raw};
+
+use crate::fleet::Fleet;
+
+/// Bounds against hangs, for a machine that has much else to do. Whoever was refused or cancelled may leave a hold for one
+/// lease if the way to the server is cut just then.
+const LIMITS: Limits = Limits {
+    lease: LEASE,
+    loss_notice: Duration::from_secs(5),
+    handoff: Duration::from_secs(15),
+    overrun: Duration::from_secs(10),
+    cleanup: Duration::from_secs(4),
+};
+
+/// What became of a storm.
+pub(crate) struct Verdict {
+    pub(crate) report: Report,
+    /// How often each lock was granted.
+    pub(crate) grants: BTreeMap<String, usize>,
+    /// How often two held one lock because a server had forgotten the first.
+    pub(crate) overlaps: usize,
+    /// How often the ledgers refused a token.
+    pub(crate) refused: u64,
+    /// How often a holder that thought it still held met a newer token in a ledger.
+    contradictions: usize,
+    /// The longest time from a request to its grant.
+    longest: Duration,
+}
+
+/// Keeps what a storm left behind if it goes wrong.
+pub(crate) struct Evidence {
+    fleet_dir: PathBuf,
+    servers: Vec<PathBuf>,
+    kept: PathBuf,
+}
+
+impl Fleet {
+    /// Where to look when it went wrong, for the message of a panic.
+    pub(crate) fn evidence(&self) -> String {
+        format!(
+            "LEASEHOLD_SEED={}, history in {}",
+            self.seed,
+            self.kept().display()
+        )
+    }
+
+    /// What keeps the history and the logs of the servers in these directories, if the test panics while it is there.
+    pub(crate) fn keep_evidence<'a>(
+        &self,
+        servers: impl IntoIterator<Item = &'a Path>,
+    ) -> Evidence {
+        let servers = servers.into_iter().map(Path::to_owned).collect();
+        Evidence {
+            fleet_dir: self.dir.path().to_owned(),
+            servers,
+            kept: self.kept(),
+        }
+    }
+
+    fn kept(&self) -> PathBuf {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .parent()
+            .expect("a folder in the target folder");
+        target
+            .join("storm-failed")
+            .join(format!("{}-{}", self.name, self.seed))
+    }
+
+    /// Reads what happened, prints what it comes to, and panics if it must not have been.
+    ///
+    /// `forgets` says whether servers forgot locks as they may: then two may hold one lock for a while, and only the
+    /// ledger keeps the first from writing. The checker excuses an overlap if, and only if, such a fault was active after
+    /// the first grant and before the second.
+    pub(crate) fn judge(&self, forgets: bool) -> Verdict {
+        let events = history::read(self.dir.path());
+        let report = checker::check(&events, &LIMITS);
+        let (ledgers, logs) = (self.ledgers(), self.logs());
+        let (grants, longest) = grants(&events);
+        let verdict = Verdict {
+            grants,
+            overlaps: report
+                .violations
+                .iter()
+                .filter(|v| v.excused && v.invariant == "I1")
+                .count(),
+            refused: ledgers.iter().map(Ledger::refused).sum(),
+            contradictions: logs
+                .lines()
+                .filter(|line| line.starts_with("CONTRADICTION"))
+                .count(),
+            longest,
+            report,
+        };
+        println!("{}: {verdict}", self.name);
+
+        let evidence = self.evidence();
+        let report = &verdict.report;
+        assert!(report.is_clean(), "{evidence}\n{report}");
+        assert!(
+            forgets || report.violations.is_empty(),
+            "{evidence}: there is nothing to excuse\n{report}"
+        );
+        // The workers print nothing else, and that only where the checker has something to excuse.
+        assert_eq!(
+            logs.lines().count(),
+            verdict.contradictions,
+            "{evidence}: the workers say\n{logs}"
+        );
+        let excused = verdict.contradictions == 0 || !report.violations.is_empty();
+        assert!(
+            excused,
+            "{evidence}: the checker sees nothing of what the workers say\n{logs}"
+        );
+        for (ledger, name) in ledgers.iter().zip(LOCKS) {
+            assert_eq!(ledger.lost_updates(), 0, "{evidence}: {name}");
+        }
+        verdict
+    }
+
+    /// Panics unless every process that runs was granted something after `since`.
+    pub(crate) async fn everybody_got_something(&self, since: u64) {
+        let events = history::read(self.dir.path());
+        for pid in self.pids().await {
+            let granted = events
+                .iter()
+                .any(|e| e.process == pid && e.at > since && matches!(e.what, What::Ok { .. }));
+            assert!(
+                granted,
+                "{}: worker {pid} got nothing after the last fault",
+                self.evidence()
+            );
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            report,
+            grants,
+            overlaps,
+            refused,
+            contradictions,
+            longest,
+        } = self;
+        writeln!(f, "{report}grants: {grants:?}, longest wait: {longest:?}")?;
+        write!(
+            f,
+            "{overlaps} overlaps after a server forgot, {contradictions} holders met a newer token; "
+        )?;
+        write!(
+            f,
+            "{} losses told, {refused} stale writes refused",
+            report.losses
+        )
+    }
+}
+
+impl Drop for Evidence {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let keep = || -> std::io::Result<()> {
+            std::fs::create_dir_all(&self.kept)?;
+            for entry in std::fs::read_dir(&self.fleet_dir)? {
+                let entry = entry?;
+                std::fs::copy(entry.path(), self.kept.join(entry.file_name()))?;
+            }
+            for (server, n) in self.servers.iter().zip(0..) {
+                std::fs::copy(
+                    server.join("log"),
+                    self.kept.join(format!("server-{n}.log")),
+                )?;
+            }
+            Ok(())
+        };
+        // A panic inside a panic would end the process without a word.
+        match keep() {
+            Ok(()) => println!("history kept in {}", self.kept.display()),
+            Err(error) => println!("history not kept in {}: {error}", self.kept.display()),
+        }
+    }
+}
+
+/// Writes down what is left on the masters: every lock should be free, every key should expire.
+pub(crate) async fn nothing_is_left(fleet: &Fleet, masters: impl IntoIterator<Item = Raw>) {
+    let mut left = Vec::new();
+    for mut raw in masters {
+        let keys = raw.cmd(&["KEYS", "*"]).await;
+        for key in keys.array().iter().map(|key| key.str()) {
+            let ttl = raw.cmd(&["PTTL", key]).await.int();
+            if LOCKS.contains(&key) || ttl == -1 {
+                left.push(key.to_owned());
+            }
+        }
+    }
+    fleet.recorder.record(What::Quiesced { keys: left });
+}
+
+/// How often each lock was granted, and the longest time from a request to its grant.
+fn grants(events: &[Event]) -> (BTreeMap<String, usize>, Duration) {
+    let mut asked = HashMap::new();
+    let mut grants: BTreeMap<String, usize> = LOCKS.map(|key| (key.to_owned(), 0)).into();
+    let mut longest = 0;
+    for event in events {
+        match &event.what {
+            What::Invoke { call, key, .. } => {
+                _ = asked.insert((event.process, *call), (key, event.at))
+            }
+            What::Ok { call, .. } => {
+                let (key, since) = asked[&(event.process, *call)];
+                *grants.entry(key.clone()).or_default() += 1;
+                longest = longest.max(event.at - since);
+            }
+            _ => {}
+        }
+    }
+    (grants, Duration::from_micros(longest))
+}
