@@ -322,7 +322,7 @@ impl LocksBuilder {
             target
                 .servers_mut()
                 .into_iter()
-                .for_each(|server| server.ask_uptime = true);
+                .for_each(|server| server.ask_server = leasehold_resp::AskServer::Required);
         }
         Ok((target, config))
     }

@@ -5,7 +5,7 @@
 //! the tasks it just woke have queued, so that a wave of commands costs one system call.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::command::{Asking, Encode};
+use crate::protocol::greeting::ConnectionId;
 use crate::protocol::push::Subscribe;
 use crate::protocol::value::Value;
 
@@ -30,7 +31,7 @@ use handshake::Established;
 use pipeline::{Callback, Outcome, RequestId, Shape};
 use reply::{Reply, checked};
 pub use shared::Event;
-use shared::{EventSink, Refused, Shared, Status, wake_driver};
+use shared::{EventSink, Refused, Shared, State, Status, wake_driver};
 use socket::Socket;
 
 /// A pipelined connection to one server; clones share it.
@@ -159,11 +160,11 @@ impl Connection {
     ///
     /// As of [`connect`](Self::connect).
     pub async fn over(
-        stream: impl AsyncRead + AsyncWrite + Send + 'static,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         endpoint: Endpoint,
     ) -> Result<Self, Error> {
         let node = endpoint.node();
-        let shaking = handshake::shake_hands(Socket::owned(stream), &endpoint, &node);
+        let shaking = handshake::shake_hands(Socket::Owned(Box::new(stream)), &endpoint, &node);
         let established = tokio::time::timeout(endpoint.connect_timeout, shaking)
             .await
             .unwrap_or_else(|_| {
@@ -341,16 +342,40 @@ impl Connection {
         self.shared().lock().is_stalled
     }
 
-    /// Opens the connection anew; what is in flight fails, because of `reason`. Nothing if it is not up.
+    /// Opens the connection anew; what is in flight fails as *unknown*, because of `reason`, and the old connection ends
+    /// with a TCP reset. Nothing if it is not up.
     pub fn reset(&self, reason: &str) {
-        let mut state = self.shared().lock();
+        self.reset_with(self.shared().lock(), reason);
+    }
+
+    fn reset_with(&self, mut state: MutexGuard<'_, State>, reason: &str) {
         if matches!(state.status, Status::Up(_)) {
             state.reset = Some(Error::unknown(&self.shared().node, reason));
             wake_driver(state);
         }
     }
 
-    /// When the server at the other end was started, at the latest, if [`Endpoint::ask_uptime`] is set and the
+    /// The present connection as the server knows it; absent while it is down, and if the server gave it no id.
+    #[must_use]
+    pub fn id(&self) -> Option<ConnectionId> {
+        self.shared().lock().pipeline.connection().cloned()
+    }
+
+    /// [`reset`](Self::reset), if the present connection is `id`; returns whether it was.
+    ///
+    /// The connection ends with a TCP reset as soon as its task runs, so that this machine sends nothing of what was in
+    /// flight any more. What left it before may still be on its way, or in the receive buffer of a server that is
+    /// frozen: only after a `CLIENT KILL ID` over another connection can none of it run any more.
+    pub fn abandon(&self, id: &ConnectionId, reason: &str) -> bool {
+        let state = self.shared().lock();
+        let is_present = state.pipeline.connection() == Some(id);
+        if is_present {
+            self.reset_with(state, reason);
+        }
+        is_present
+    }
+
+    /// When the server at the other end was started, at the latest, if [`Endpoint::ask_server`] says to ask and the
     /// connection was ever up. After a reconnect it may be another one.
     #[must_use]
     pub fn server_started(&self) -> Option<Instant> {

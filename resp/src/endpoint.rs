@@ -23,6 +23,19 @@ pub enum Address {
     Unix(PathBuf),
 }
 
+/// Whether to send `INFO server` at each connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AskServer {
+    /// Not asked.
+    #[default]
+    Never,
+    /// Asked; a user without the right to is connected all the same.
+    IfPermitted,
+    /// Asked; without an answer the connect fails.
+    Required,
+}
+
 /// `host:port`, with brackets around an IPv6 address, or the path of the socket.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,8 +77,8 @@ pub struct Endpoint {
     pub client_name: Option<String>,
     /// Whether to refuse a server that is not a master (by `ROLE`, at each connect).
     pub master_only: bool,
-    /// Whether to ask how long the server has been up (by `INFO server`, at each connect).
-    pub ask_uptime: bool,
+    /// Whether to ask for the server's uptime and run id (by `INFO server`, at each connect).
+    pub ask_server: AskServer,
     /// After this long without a byte while a command waits, the observer gets
     /// [`Event::Stalled`](crate::connection::Event::Stalled): for deployments where another server may take over.
     pub stall_after: Option<Duration>,
@@ -89,7 +102,7 @@ impl Endpoint {
             database: 0,
             client_name: None,
             master_only: false,
-            ask_uptime: false,
+            ask_server: AskServer::Never,
             stall_after: None,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(5),

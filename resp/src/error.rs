@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::protocol::classify::ServerError;
 use crate::protocol::decode::ProtocolError;
+use crate::protocol::greeting::ConnectionId;
 
 /// Why a command has no value.
 ///
@@ -23,6 +24,7 @@ struct Inner {
     /// Where: `host:port` or the path of the socket; empty when no node was chosen yet.
     node: Arc<str>,
     server: Option<ServerError>,
+    connection: Option<Arc<ConnectionId>>,
 }
 
 /// The kinds of [`Error`], by what they say of the command.
@@ -54,6 +56,7 @@ impl Error {
             detail: detail.into(),
             node: Arc::clone(node),
             server: None,
+            connection: None,
         }))
     }
 
@@ -92,8 +95,15 @@ impl Error {
 
     /// A failed connect or handshake: nothing of the caller's was sent.
     #[must_use]
-    pub fn connect(node: &Arc<str>, error: io::Error) -> Self {
+    pub fn connect(node: &Arc<str>, error: &io::Error) -> Self {
         Self::new(ErrorKind::NotSent, node, format!("cannot connect: {error}"))
+    }
+
+    /// The same error, of a command that was sent over `connection`.
+    #[must_use]
+    pub(crate) fn over(mut self, connection: Option<Arc<ConnectionId>>) -> Self {
+        self.0.connection = connection;
+        self
     }
 
     /// What this says of the command.
@@ -118,6 +128,13 @@ impl Error {
     #[must_use]
     pub const fn as_server(&self) -> Option<&ServerError> {
         self.0.server.as_ref()
+    }
+
+    /// The connection that the command was sent over, if it got no reply and the server gave the connection an id. As
+    /// long as the server has not seen the end of that connection, the command may still arrive.
+    #[must_use]
+    pub fn connection(&self) -> Option<&ConnectionId> {
+        self.0.connection.as_deref()
     }
 
     /// Whether the command may have run, may be half done, or may still run later.

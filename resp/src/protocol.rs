@@ -4,5 +4,6 @@ pub mod classify;
 pub mod command;
 pub mod decode;
 pub mod encode;
+pub mod greeting;
 pub mod push;
 pub mod value;

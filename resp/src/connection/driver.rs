@@ -13,14 +13,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Sleep;
 
 use crate::connection::backoff::Backoff;
 use crate::connection::handshake::{self, Established};
 use crate::connection::pipeline::{Liveness, Shape, Wakes, Writing};
 use crate::connection::shared::{Event, Shared, Status};
-use crate::connection::socket::Writer;
+use crate::connection::socket::Socket;
 use crate::connection::stall::StallDetector;
 use crate::error::Error;
 use crate::protocol::command::Command;
@@ -96,8 +95,9 @@ pub(crate) fn drive_once(shared: Arc<Shared>, established: Established) -> Drive
 pub(crate) fn bring_up(shared: &Shared, established: &Established) {
     let mut state = shared.lock();
     if matches!(state.status, Status::Up(_) | Status::Down(_)) {
-        state.status = Status::Up(established.socket.writer.shared());
-        state.server_started = established.started;
+        state.status = Status::Up(established.socket.shared_writer());
+        state.server_started = established.server_started;
+        state.pipeline.connected(established.id.clone());
         state.last_connect_failed = false;
         state.reset = None;
     }
@@ -162,8 +162,7 @@ impl Drop for DriverGuard {
 /// One established connection.
 struct Driver<'a> {
     shared: &'a Arc<Shared>,
-    reader: Box<dyn AsyncRead + Send + Unpin>,
-    writer: Writer,
+    socket: Socket,
     decoder: Decoder,
     received: BytesMut,
     /// How much to read at once: grows with what comes, shrinks when nothing does.
@@ -190,14 +189,13 @@ impl<'a> Driver<'a> {
             socket,
             decoder,
             received,
-            started: _,
+            ..
         } = established;
         let now = Instant::now();
         let due = now + shared.endpoint.command_timeout;
         Self {
             shared,
-            reader: socket.reader,
-            writer: socket.writer,
+            socket,
             decoder,
             received,
             block: QUIET_READ_BLOCK,
@@ -288,7 +286,7 @@ impl<'a> Driver<'a> {
         let mut budget = READ_BUDGET;
         loop {
             self.received.reserve(self.block.max(self.decoder.wanted()));
-            let n = match self.poll_read_some(cx) {
+            let n = match self.socket.poll_read(cx, &mut self.received) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(0)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
                 Poll::Ready(Ok(n)) => n,
@@ -304,12 +302,6 @@ impl<'a> Driver<'a> {
                 return Ok(true);
             }
         }
-    }
-
-    fn poll_read_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // The future keeps nothing between polls, so a fresh one each time is the same as `poll_read`, into memory that
-        // need not be filled with zeros first.
-        std::pin::pin!(self.reader.read_buf(&mut self.received)).poll(cx)
     }
 
     /// Decodes what was received and gives it to whom it belongs. `true` if two tasks or more were woken.
@@ -356,7 +348,7 @@ impl<'a> Driver<'a> {
             let Some(mut writing) = self.writing.take().or_else(|| self.begin_write()) else {
                 return self.poll_flush(cx);
             };
-            match self.writer.poll_write(cx, writing.rest()) {
+            match self.socket.poll_write(cx, writing.rest()) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(n)) => {
                     writing.advance(n);
@@ -394,7 +386,7 @@ impl<'a> Driver<'a> {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.unflushed
-            && let Poll::Ready(flushed) = self.writer.poll_flush(cx)
+            && let Poll::Ready(flushed) = self.socket.poll_flush(cx)
         {
             self.unflushed = false;
             return flushed;
@@ -458,5 +450,14 @@ impl<'a> Driver<'a> {
             _ => format!("the connection broke: {error}"),
         };
         Error::unknown(&self.shared.node, detail)
+    }
+}
+
+/// What is in flight will be reported as *unknown*: it must not arrive at the server later, sent again by the kernel.
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        if self.shared.lock().pipeline.in_flight() > 0 {
+            self.socket.reset_on_close();
+        }
     }
 }

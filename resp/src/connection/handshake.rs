@@ -1,8 +1,8 @@
-//! From a fresh socket to a usable connection.
+//! From a fresh socket to a usable connection, in two round trips: `HELLO` alone, because nothing may be pipelined behind
+//! an `AUTH` that can still fail (redis issue 15640), then everything else together.
 //!
-//! One exclusive exchange: no user command may be pipelined behind an `AUTH` that can still fail (redis issue 15640).
-//! A finished handshake says that the peer speaks RESP3 and let us in, not that it is ready: `HELLO` succeeds while a
-//! node is loading its data or running a script.
+//! A finished handshake says that the peer speaks RESP3 and accepted the credentials, not that it is ready: `HELLO`
+//! succeeds while a node is loading its data or running a script.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use tokio::io::AsyncReadExt;
 
 use crate::connection::socket::Socket;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{AskServer, Endpoint};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::classify::ServerErrorKind;
 use crate::protocol::command::{Command, Encode};
 use crate::protocol::decode::{Decoder, Frame, Limits};
+use crate::protocol::greeting::{ConnectionId, Greeting, ServerInfo};
 use crate::protocol::value::Value;
 
 /// A connection that is ready for commands.
@@ -27,8 +27,10 @@ pub(crate) struct Established {
     pub(crate) decoder: Decoder,
     /// Bytes that came behind the last reply of the handshake: the beginning of a push, at most.
     pub(crate) received: BytesMut,
-    /// When the server was started, at the latest; if that was asked.
-    pub(crate) started: Option<Instant>,
+    /// Absent if the server did not tell.
+    pub(crate) id: Option<Arc<ConnectionId>>,
+    /// Upper bound on the instant at which the server was started; if that was asked.
+    pub(crate) server_started: Option<Instant>,
 }
 
 /// A handshake under way.
@@ -42,7 +44,7 @@ pub(crate) fn establish<'a>(endpoint: &'a Endpoint, node: &'a Arc<str>) -> Estab
         let connecting = async {
             let socket = Socket::connect(endpoint)
                 .await
-                .map_err(|error| Error::connect(node, error))?;
+                .map_err(|error| Error::connect(node, &error))?;
             shake_hands(socket, endpoint, node).await
         };
         tokio::time::timeout(endpoint.connect_timeout, connecting)
@@ -57,166 +59,199 @@ pub(crate) fn establish<'a>(endpoint: &'a Endpoint, node: &'a Arc<str>) -> Estab
     })
 }
 
-/// `HELLO 3` with who we are, the database, and what the server should list us as.
+/// Says hello and sets the connection up as `endpoint` describes it.
 pub(crate) async fn shake_hands(
     socket: Socket,
     endpoint: &Endpoint,
     node: &Arc<str>,
 ) -> Result<Established, Error> {
     let mut exchange = Exchange {
-        established: Established {
-            socket,
-            decoder: Decoder::new(Limits::default()),
-            received: BytesMut::new(),
-            started: None,
-        },
+        socket,
+        decoder: Decoder::new(Limits::default()),
+        received: BytesMut::new(),
         node,
     };
-    let greeting = exchange
-        .call(&hello(endpoint))
-        .await?
-        .map_err(|error| refused(error, node))?;
-    if !speaks_resp3(&greeting) {
-        let detail = format!(
-            "`HELLO 3` was answered with something else than a RESP3 greeting: {}",
-            greeting.kind()
-        );
-        return Err(Error::new(ErrorKind::Protocol, node, detail));
-    }
-    if endpoint.database != 0 {
-        exchange
-            .call(&Command::new("SELECT").arg_int(i64::from(endpoint.database)))
-            .await??;
-    }
-    if endpoint.master_only {
-        let role = exchange.call(&Command::new("ROLE")).await??;
-        if role.as_array().and_then(|role| role.first()?.as_str()) != Some("master") {
-            return Err(Error::not_sent(
-                node,
-                "the server is not a master (any more)",
-            ));
+    let greeting = greet(&mut exchange, endpoint).await?;
+    let steps = Step::of(endpoint);
+    let commands: Vec<Command> = steps.iter().map(|step| step.command(endpoint)).collect();
+    let replies = exchange.call(&commands).await?;
+    let answered_at = Instant::now();
+    let mut info = None;
+    for (step, reply) in steps.into_iter().zip(replies) {
+        match step {
+            Step::Select => drop(reply?),
+            Step::Role => check_master(&reply?, node)?,
+            Step::Info => info = server_info(reply, endpoint.ask_server, node)?,
+            // Servers before 7.2 do not know it, and an ACL may forbid it; neither matters.
+            Step::LibName | Step::LibVersion => {}
         }
     }
-    if endpoint.ask_uptime {
-        let info = exchange.call(&Command::new("INFO").arg("server")).await??;
-        let Some(uptime) = uptime(&info) else {
-            return Err(Error::new(
-                ErrorKind::Protocol,
-                node,
-                "`INFO server` says nothing of the uptime",
-            ));
-        };
-        // The difference of two clocks that were both rounded down to seconds: up to a second more than it has been up.
-        // The answer took its time, too: it cannot have started later than this.
-        exchange.established.started =
-            Instant::now().checked_sub(uptime.saturating_sub(Duration::from_secs(1)));
-    }
-    // Servers before 7.2 do not know it, and an ACL may forbid it; neither matters.
-    for (what, value) in [
-        ("LIB-NAME", "leasehold"),
-        ("LIB-VER", env!("CARGO_PKG_VERSION")),
-    ] {
-        let _ = exchange
-            .call(&Command::new("CLIENT").arg("SETINFO").arg(what).arg(value))
-            .await?;
-    }
     exchange.expect_silence()?;
-    Ok(exchange.established)
+    let (uptime, run_id) = info.map_or((None, None), |info| (Some(info.uptime), info.run_id));
+    let id = greeting
+        .client_id
+        .map(|client_id| Arc::new(ConnectionId { client_id, run_id }));
+    // The uptime is the difference of two clocks that were both rounded down to seconds: up to a second too much. The
+    // reply took its time, too: the server cannot have started later than this.
+    let server_started = uptime
+        .and_then(|uptime| answered_at.checked_sub(uptime.saturating_sub(Duration::from_secs(1))));
+    let Exchange {
+        socket,
+        decoder,
+        received,
+        ..
+    } = exchange;
+    Ok(Established {
+        socket,
+        decoder,
+        received,
+        id,
+        server_started,
+    })
 }
 
-/// The greeting is a map that says so. What answers `HELLO` with anything else would not send pushes either.
-fn speaks_resp3(greeting: &Value) -> bool {
-    let Value::Map(fields) = greeting else {
-        return false;
-    };
-    fields
-        .iter()
-        .any(|(field, value)| field.as_bytes() == Some(b"proto") && value.as_int() == Some(3))
+/// A command of the second round trip.
+#[derive(Clone, Copy)]
+enum Step {
+    Select,
+    Role,
+    Info,
+    LibName,
+    LibVersion,
 }
 
-fn uptime(info: &Value) -> Option<Duration> {
-    let seconds = info
-        .as_str()?
-        .lines()
-        .find_map(|line| line.strip_prefix("uptime_in_seconds:"))?;
-    seconds.trim().parse().ok().map(Duration::from_secs)
+impl Step {
+    fn of(endpoint: &Endpoint) -> Vec<Self> {
+        let optional = [
+            (Self::Select, endpoint.database != 0),
+            (Self::Role, endpoint.master_only),
+            (Self::Info, endpoint.ask_server != AskServer::Never),
+            (Self::LibName, true),
+            (Self::LibVersion, true),
+        ];
+        let wanted = optional.into_iter().filter(|(_, is_wanted)| *is_wanted);
+        wanted.map(|(step, _)| step).collect()
+    }
+
+    fn command(self, endpoint: &Endpoint) -> Command {
+        let set_info =
+            |name: &str, value: &str| Command::new("CLIENT").arg("SETINFO").arg(name).arg(value);
+        match self {
+            Self::Select => Command::new("SELECT").arg_int(i64::from(endpoint.database)),
+            Self::Role => Command::new("ROLE"),
+            Self::Info => Command::new("INFO").arg("server"),
+            Self::LibName => set_info("LIB-NAME", "leasehold"),
+            Self::LibVersion => set_info("LIB-VER", env!("CARGO_PKG_VERSION")),
+        }
+    }
 }
 
-fn hello(endpoint: &Endpoint) -> Command {
+/// `HELLO 3`, with the credentials and the name that the server should list.
+async fn greet(exchange: &mut Exchange<'_>, endpoint: &Endpoint) -> Result<Greeting, Error> {
+    let node = exchange.node;
     let mut hello = Command::new("HELLO").arg("3");
     if let Some(password) = &endpoint.password {
-        hello = hello
-            .arg("AUTH")
-            .arg(endpoint.user.as_deref().unwrap_or("default"))
-            .arg(password);
+        let user = endpoint.user.as_deref().unwrap_or("default");
+        hello = hello.arg("AUTH").arg(user).arg(password);
     }
     if let Some(name) = &endpoint.client_name {
         hello = hello.arg("SETNAME").arg(name);
     }
-    hello
+    let reply = exchange.call(&[hello]).await?.remove(0);
+    let reply = reply.map_err(|error| explain_refusal(error, node))?;
+    Greeting::read(&reply).ok_or_else(|| {
+        let detail = format!(
+            "`HELLO 3` was answered with something else than a RESP3 greeting: {}",
+            reply.kind()
+        );
+        Error::new(ErrorKind::Protocol, node, detail)
+    })
 }
 
 /// Says what a refused `HELLO` means for the user.
-fn refused(error: Error, node: &Arc<str>) -> Error {
+fn explain_refusal(error: Error, node: &Arc<str>) -> Error {
     let advice = match error.as_server().map(|server| server.kind()) {
         Some(ServerErrorKind::NoProto | ServerErrorKind::UnknownCommand) => {
             "the server does not speak RESP3: leasehold needs Redis 6.0 or later, or Valkey"
         }
         _ => return error,
     };
-    Error::new(
-        ErrorKind::Protocol,
-        node,
-        format!("{advice} ({})", error.detail()),
-    )
+    let detail = format!("{advice} ({})", error.detail());
+    Error::new(ErrorKind::Protocol, node, detail)
 }
 
-/// One command and its reply at a time, before there is a driver.
+fn check_master(role: &Value, node: &Arc<str>) -> Result<(), Error> {
+    match role.as_array().and_then(|role| role.first()?.as_str()) {
+        Some("master") => Ok(()),
+        _ => Err(Error::not_sent(
+            node,
+            "the server is not a master (any more)",
+        )),
+    }
+}
+
+fn server_info(
+    reply: Result<Value, Error>,
+    ask: AskServer,
+    node: &Arc<str>,
+) -> Result<Option<ServerInfo>, Error> {
+    let info = match reply {
+        Ok(reply) => ServerInfo::read(&reply),
+        Err(_) if ask != AskServer::Required => None,
+        Err(error) => return Err(error),
+    };
+    if info.is_none() && ask == AskServer::Required {
+        let detail = "`INFO server` does not tell the uptime";
+        return Err(Error::new(ErrorKind::Protocol, node, detail));
+    }
+    Ok(info)
+}
+
+/// Requests and their replies, before there is a driver.
 struct Exchange<'a> {
-    established: Established,
+    socket: Socket,
+    decoder: Decoder,
+    received: BytesMut,
     node: &'a Arc<str>,
 }
 
 impl Exchange<'_> {
-    /// The outer error ends the connection, the inner one is the server's answer.
-    async fn call(&mut self, command: &Command) -> Result<Result<Value, Error>, Error> {
+    /// Writes the commands at once and reads a reply to each. The outer error ends the connection, the inner ones are
+    /// the server's.
+    async fn call(&mut self, commands: &[Command]) -> Result<Vec<Result<Value, Error>>, Error> {
         self.expect_silence()?;
-        let mut request = Vec::new();
-        command.encode(&mut request);
-        self.write_all(&request)
+        let mut requests = Vec::new();
+        for command in commands {
+            command.encode(&mut requests);
+        }
+        self.write_all(&requests)
             .await
-            .map_err(|error| Error::connect(self.node, error))?;
-        loop {
-            match self
-                .established
-                .decoder
-                .decode(&mut self.established.received)
-            {
+            .map_err(|error| Error::connect(self.node, &error))?;
+        let mut replies = Vec::with_capacity(commands.len());
+        while replies.len() < commands.len() {
+            match self.decoder.decode(&mut self.received) {
                 Ok(Some(Frame::Reply(Value::Error(line)))) => {
-                    return Ok(Err(Error::server(self.node, &line)));
+                    replies.push(Err(Error::server(self.node, &line)));
                 }
-                Ok(Some(Frame::Reply(value))) => return Ok(Ok(value)),
+                Ok(Some(Frame::Reply(value))) => replies.push(Ok(value)),
                 Ok(Some(Frame::Push(_))) => {}
                 Ok(None) => self
                     .read_some()
                     .await
-                    .map_err(|error| Error::connect(self.node, error))?,
+                    .map_err(|error| Error::connect(self.node, &error))?,
                 Err(error) => return Err(Error::protocol(self.node, error)),
             }
         }
+        Ok(replies)
     }
 
-    /// A second reply to one request would be taken for the answer to the next, and so on for ever.
+    /// A surplus reply would be taken for the answer to the next request, and so on for ever.
     fn expect_silence(&mut self) -> Result<(), Error> {
         loop {
-            match self
-                .established
-                .decoder
-                .decode(&mut self.established.received)
-            {
+            match self.decoder.decode(&mut self.received) {
                 Ok(Some(Frame::Push(_))) => {}
                 Ok(Some(Frame::Reply(value))) => {
-                    let detail = format!("a reply nobody asked for: {}", value.kind());
+                    let detail = format!("a reply without a request: {}", value.kind());
                     return Err(Error::new(ErrorKind::Protocol, self.node, detail));
                 }
                 Ok(None) => return Ok(()),
@@ -226,26 +261,20 @@ impl Exchange<'_> {
     }
 
     async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let writer = &mut self.established.socket.writer;
         while !bytes.is_empty() {
-            let n = poll_fn(|cx| writer.poll_write(cx, bytes)).await?;
+            let n = poll_fn(|cx| self.socket.poll_write(cx, bytes)).await?;
             if n == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             bytes = &bytes[n..];
         }
-        poll_fn(|cx| writer.poll_flush(cx)).await
+        poll_fn(|cx| self.socket.poll_flush(cx)).await
     }
 
     async fn read_some(&mut self) -> io::Result<()> {
         // A greeting in one read: the buffer would otherwise grow by 64 bytes a system call.
-        self.established.received.reserve(2 << 10);
-        let n = self
-            .established
-            .socket
-            .reader
-            .read_buf(&mut self.established.received)
-            .await?;
+        self.received.reserve(2 << 10);
+        let n = poll_fn(|cx| self.socket.poll_read(cx, &mut self.received)).await?;
         if n == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,

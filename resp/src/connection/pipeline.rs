@@ -24,6 +24,7 @@ pub use wakes::Wakes;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::command::Encode;
 use crate::protocol::decode::Frame;
+use crate::protocol::greeting::ConnectionId;
 use crate::protocol::push;
 use crate::protocol::value::Value;
 
@@ -71,6 +72,8 @@ pub struct Pipeline {
     writing: bool,
     timeout: Duration,
     node: Arc<str>,
+    /// The present connection, for the errors of commands that were sent over it.
+    connection: Option<Arc<ConnectionId>>,
 }
 
 /// A buffer that is being written.
@@ -112,6 +115,7 @@ impl Pipeline {
             writing: false,
             timeout: timeout.clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT),
             node,
+            connection: None,
         }
     }
 
@@ -216,7 +220,27 @@ impl Pipeline {
         self.timeout
     }
 
+    /// The connection that `id` was sent over, or will be; the one that it failed on, if it did.
+    #[must_use]
+    pub fn connection_of(&self, id: RequestId) -> Option<ConnectionId> {
+        match &self.requests[id as usize].phase {
+            Phase::Ready(Err(error)) => error.connection().cloned(),
+            _ => self.connection().cloned(),
+        }
+    }
+
     // ===== the wire =====
+
+    /// The server at the other end gave the new connection this id.
+    pub fn connected(&mut self, connection: Option<Arc<ConnectionId>>) {
+        self.connection = connection;
+    }
+
+    /// The present connection; absent while there is none.
+    #[must_use]
+    pub fn connection(&self) -> Option<&ConnectionId> {
+        self.connection.as_deref()
+    }
 
     /// Commands encoded since the outbox was last taken.
     #[must_use]
@@ -327,9 +351,13 @@ impl Pipeline {
             } else {
                 ErrorKind::NotSent
             };
-            let error = Error::new(kind, &self.node, reason.detail());
+            let mut error = Error::new(kind, &self.node, reason.detail());
+            if kind == ErrorKind::Unknown {
+                error = error.over(self.connection.clone());
+            }
             self.settle(id, Err(error), wakes);
         }
+        self.connection = None;
         self.release_memory();
         self.outbox = Vec::new();
         self.head = 0;
@@ -394,11 +422,8 @@ impl Pipeline {
             };
             self.queue[index] = self.place(ghost);
             let detail = format!("no reply within {:?}", self.timeout);
-            self.settle(
-                id,
-                Err(Error::new(ErrorKind::Timeout, &self.node, detail)),
-                wakes,
-            );
+            let error = Error::new(ErrorKind::Timeout, &self.node, detail);
+            self.settle(id, Err(error.over(self.connection.clone())), wakes);
         }
         match self.front() {
             Some(front) if front.deadline + self.timeout <= now => Liveness::Dead,

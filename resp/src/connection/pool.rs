@@ -9,6 +9,7 @@ use crate::connection::{Connection, Observer};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::command::Encode;
+use crate::protocol::greeting::ConnectionId;
 use crate::protocol::value::Value;
 
 /// Exclusive connections that are kept for the next checkout, at most.
@@ -222,6 +223,22 @@ impl Exclusive {
             }
             outcome => outcome,
         }
+    }
+}
+
+impl Exclusive {
+    /// The connection as the server knows it; absent if the server gave it no id, and when it has ended.
+    #[must_use]
+    pub fn id(&self) -> Option<ConnectionId> {
+        self.connection.id()
+    }
+
+    /// Ends the connection with a TCP reset, which [`Connection::abandon`] describes; returns what [`id`](Self::id) did.
+    ///
+    /// Dropping does the same while a reply is outstanding.
+    pub fn abandon(mut self) -> Option<ConnectionId> {
+        self.spoiled = true;
+        self.id()
     }
 }
 

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use crate::connection::pipeline::{Callback, Outcome, RequestId};
 use crate::connection::shared::Shared;
 use crate::error::{Error, ErrorKind};
+use crate::protocol::greeting::ConnectionId;
 use crate::protocol::value::Value;
 
 /// The reply to come of a submitted command.
@@ -42,6 +43,16 @@ impl Reply {
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(&self.0, State::Failed(Some(error)) if error.kind() == ErrorKind::NotSent)
+    }
+
+    /// The connection that the command was sent over, or will be; absent if it was refused, if the server gave the
+    /// connection no id, or once the reply was taken. [`Error::connection`] tells it of a command that has failed.
+    #[must_use]
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match &self.0 {
+            State::Queued(shared, id) => shared.lock().pipeline.connection_of(*id),
+            State::Failed(_) | State::Done => None,
+        }
     }
 
     /// Gives the outcome to a function instead, which runs on the connection's task (or right here, if the outcome is

@@ -1,35 +1,44 @@
-//! The byte stream under a connection: TCP, a unix socket, TLS, or whatever a test supplies.
+//! The byte stream under a connection: TCP, a unix socket, TLS, or any stream that a caller supplies.
 
+use std::any::Any;
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
 use crate::endpoint::{Address, Endpoint};
 
-/// A connected stream, in halves.
-pub(crate) struct Socket {
-    pub(crate) reader: Box<dyn AsyncRead + Send + Unpin>,
-    pub(crate) writer: Writer,
-}
-
-/// The writing half.
-pub(crate) enum Writer {
+/// A connected stream.
+pub(crate) enum Socket {
     /// Callers may write it too, without a task in between.
-    Shared(SharedWriter),
-    /// Only the driver can: TLS needs `&mut`.
-    Owned(Box<dyn AsyncWrite + Send + Unpin>),
+    Shared {
+        reader: Box<dyn AsyncRead + Send + Unpin>,
+        writer: SharedWriter,
+    },
+    /// Only the driver can write: TLS needs `&mut`.
+    Owned(Box<dyn Stream>),
 }
 
 /// A writing half whose system call needs no `&mut`.
 #[derive(Clone)]
 pub(crate) enum SharedWriter {
-    Tcp(Arc<tcp::OwnedWriteHalf>),
+    Tcp(Arc<TcpWriter>),
     Unix(Arc<unix::OwnedWriteHalf>),
 }
+
+/// Leaves the end of the stream to the reading half, which closes both directions: a FIN of its own here would overtake
+/// the reset. Never empty before it is dropped.
+pub(crate) struct TcpWriter(Option<tcp::OwnedWriteHalf>);
+
+/// Both directions of a stream.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Any + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Any + Send + Unpin> Stream for T {}
 
 impl Socket {
     /// Connects, without a deadline of its own.
@@ -40,62 +49,43 @@ impl Socket {
                 // Nagle's algorithm would hold back the second of two small writes for a round trip.
                 stream.set_nodelay(true)?;
                 if endpoint.tls {
-                    tls(endpoint, host, stream).await
-                } else {
-                    Ok(Self::tcp(stream))
+                    return tls(endpoint, host, stream).await;
                 }
+                let (reader, writer) = stream.into_split();
+                Ok(Self::Shared {
+                    reader: Box::new(reader),
+                    writer: SharedWriter::Tcp(Arc::new(TcpWriter(Some(writer)))),
+                })
             }
             Address::Unix(path) => {
                 let (reader, writer) = UnixStream::connect(path).await?.into_split();
-                let writer = Writer::Shared(SharedWriter::Unix(Arc::new(writer)));
-                Ok(Self {
+                Ok(Self::Shared {
                     reader: Box::new(reader),
-                    writer,
+                    writer: SharedWriter::Unix(Arc::new(writer)),
                 })
             }
         }
     }
 
-    fn tcp(stream: TcpStream) -> Self {
-        let (reader, writer) = stream.into_split();
-        Self {
-            reader: Box::new(reader),
-            writer: Writer::Shared(SharedWriter::Tcp(Arc::new(writer))),
-        }
-    }
-
-    /// Any stream; callers cannot write it themselves.
-    pub(crate) fn owned(stream: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        let (reader, writer) = tokio::io::split(stream);
-        Self {
-            reader: Box::new(reader),
-            writer: Writer::Owned(Box::new(writer)),
-        }
-    }
-}
-
-#[cfg(feature = "tls")]
-async fn tls(endpoint: &Endpoint, host: &str, stream: TcpStream) -> io::Result<Socket> {
-    let connector =
-        tokio_rustls::TlsConnector::from(crate::tls::client_config(endpoint.tls_config.as_ref())?);
-    let name = crate::tls::server_name(host)?;
-    Ok(Socket::owned(connector.connect(name, stream).await?))
-}
-
-#[cfg(not(feature = "tls"))]
-async fn tls(_endpoint: &Endpoint, _host: &str, _stream: TcpStream) -> io::Result<Socket> {
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "rediss:// needs the feature `tls` of leasehold",
-    ))
-}
-
-impl Writer {
-    /// The half that callers may write, if there is one.
-    pub(crate) fn shared(&self) -> Option<SharedWriter> {
+    /// The writer that callers may use, if there is one.
+    pub(crate) fn shared_writer(&self) -> Option<SharedWriter> {
         match self {
-            Self::Shared(writer) => Some(writer.clone()),
+            Self::Shared { writer, .. } => Some(writer.clone()),
             Self::Owned(_) => None,
+        }
+    }
+
+    /// Appends what there is to `buffer`, whose spare room bounds it.
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
+        // The future keeps nothing between polls, so a fresh one each time is the same as `AsyncRead::poll_read`, into
+        // memory that need not be filled with zeros first.
+        match self {
+            Self::Shared { reader, .. } => pin!(reader.read_buf(buffer)).poll(cx),
+            Self::Owned(stream) => pin!(stream.read_buf(buffer)).poll(cx),
         }
     }
 
@@ -106,7 +96,7 @@ impl Writer {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match self {
-            Self::Shared(writer) => loop {
+            Self::Shared { writer, .. } => loop {
                 match writer.try_write(bytes) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         match writer.poll_ready(cx) {
@@ -117,24 +107,71 @@ impl Writer {
                     done => return Poll::Ready(done),
                 }
             },
-            Self::Owned(writer) => Pin::new(writer).poll_write(cx, bytes),
+            Self::Owned(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
     /// Sends what the stream itself holds back (TLS records).
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Shared(_) => Poll::Ready(Ok(())),
-            Self::Owned(writer) => Pin::new(writer).poll_flush(cx),
+            Self::Shared { .. } => Poll::Ready(Ok(())),
+            Self::Owned(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
+
+    /// Makes the close that follows a TCP reset: the kernel drops what it has not delivered yet, instead of sending it
+    /// again until it arrives, perhaps long after this process has acted on the failure. Other streams close as usual.
+    pub(crate) fn reset_on_close(&self) {
+        let tcp: Option<&TcpStream> = match self {
+            Self::Shared {
+                writer: SharedWriter::Tcp(writer),
+                ..
+            } => writer.stream(),
+            Self::Shared { .. } => None,
+            Self::Owned(stream) => tcp_under(&**stream),
+        };
+        // An error means that the socket is gone already.
+        let _ = tcp.map(TcpStream::set_zero_linger);
+    }
+}
+
+#[cfg(feature = "tls")]
+async fn tls(endpoint: &Endpoint, host: &str, stream: TcpStream) -> io::Result<Socket> {
+    let config = crate::tls::client_config(endpoint.tls_config.as_ref())?;
+    let connector = tokio_rustls::TlsConnector::from(config);
+    let name = crate::tls::server_name(host)?;
+    Ok(Socket::Owned(Box::new(
+        connector.connect(name, stream).await?,
+    )))
+}
+
+#[cfg(feature = "tls")]
+fn tcp_under(stream: &dyn Any) -> Option<&TcpStream> {
+    type Tls = tokio_rustls::client::TlsStream<TcpStream>;
+    let tls = stream.downcast_ref::<Tls>().map(|tls| tls.get_ref().0);
+    tls.or_else(|| stream.downcast_ref())
+}
+
+#[cfg(not(feature = "tls"))]
+async fn tls(_endpoint: &Endpoint, _host: &str, _stream: TcpStream) -> io::Result<Socket> {
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "rediss:// needs the feature `tls` of leasehold",
+    ))
+}
+
+#[cfg(not(feature = "tls"))]
+fn tcp_under(stream: &dyn Any) -> Option<&TcpStream> {
+    stream.downcast_ref()
 }
 
 impl SharedWriter {
     /// One attempt, which never waits.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(writer) => writer.try_write(bytes),
+            Self::Tcp(writer) => writer
+                .stream()
+                .map_or(Ok(0), |stream| stream.try_write(bytes)),
             Self::Unix(writer) => writer.try_write(bytes),
         }
     }
@@ -142,14 +179,27 @@ impl SharedWriter {
     /// For the driver only: tokio keeps one waker per direction.
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(writer) => {
-                let stream: &TcpStream = (**writer).as_ref();
-                stream.poll_write_ready(cx)
-            }
+            Self::Tcp(writer) => writer
+                .stream()
+                .map_or(Poll::Ready(Ok(())), |stream| stream.poll_write_ready(cx)),
             Self::Unix(writer) => {
                 let stream: &UnixStream = (**writer).as_ref();
                 stream.poll_write_ready(cx)
             }
+        }
+    }
+}
+
+impl TcpWriter {
+    fn stream(&self) -> Option<&TcpStream> {
+        self.0.as_ref().map(AsRef::as_ref)
+    }
+}
+
+impl Drop for TcpWriter {
+    fn drop(&mut self) {
+        if let Some(half) = self.0.take() {
+            half.forget();
         }
     }
 }

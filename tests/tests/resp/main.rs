@@ -1,5 +1,6 @@
 //! The codec and the connection.
 
+mod abandonment;
 mod classify_recorded;
 mod conformance;
 mod connection_faults;
