@@ -8,11 +8,10 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
+
 use tokio::time::timeout;
 
-/// A bound against hangs, for one drive of a future.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::wait::BOUND;
 
 /// No operation has that many await points; one that never completes has.
 const MANY: usize = 10_000;
@@ -34,7 +33,7 @@ pub async fn cancel_at<F: Future>(future: F, n: usize) -> Option<F::Output> {
             Poll::Pending
         }
     });
-    timeout(PATIENCE, driven)
+    timeout(BOUND, driven)
         .await
         .unwrap_or_else(|_| panic!("neither done nor pending {n} times within a minute"))
 }

@@ -27,11 +27,13 @@ mod keyspace;
 mod tokens;
 mod waiting;
 
-use crate::history::{Event, What};
-use facts::Facts;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
+
+use facts::Facts;
+
+use crate::history::{Event, What};
 
 /// The bounds a history is held to. They are bounds against hangs and forgotten work, not speed limits: on a busy
 /// machine they should be generous.

@@ -25,7 +25,7 @@ use crate::network;
 use crate::proxy::Proxy;
 use crate::raw::Raw;
 use crate::server::Server;
-use crate::wait::{GLANCE, until};
+use crate::wait::{PROBE, until};
 
 /// A running cluster; all of it stops when dropped.
 #[derive(Debug)]
@@ -260,7 +260,7 @@ impl Cluster {
         let command: [&[u8]; 3] = [b"CLUSTER", b"KEYSLOT", key.as_ref()];
         for index in 0..self.len() {
             if let Some(mut raw) = self.glance(index).await
-                && let Ok(Ok(reply)) = timeout(GLANCE, raw.try_cmd(&command)).await
+                && let Ok(Ok(reply)) = timeout(PROBE, raw.try_cmd(&command)).await
             {
                 return u16::try_from(reply.int()).expect("a slot");
             }
@@ -334,7 +334,7 @@ impl Cluster {
     /// What a node says of the cluster; `None` if it does not answer at once.
     pub async fn view(&self, index: usize) -> Option<Vec<Member>> {
         let mut raw = self.glance(index).await?;
-        let reply = timeout(GLANCE, raw.try_cmd(&["CLUSTER", "NODES"]))
+        let reply = timeout(PROBE, raw.try_cmd(&["CLUSTER", "NODES"]))
             .await
             .ok()?
             .ok()?;
@@ -407,7 +407,7 @@ impl Cluster {
                     continue;
                 };
                 let command = ["SET", &probe, "1", "PX", "10000"];
-                match timeout(GLANCE, raw.try_cmd(&command)).await {
+                match timeout(PROBE, raw.try_cmd(&command)).await {
                     Ok(Ok(reply)) if reply.is_ok() => return Ok(index),
                     reply => replies.push(reply),
                 }
@@ -422,7 +422,7 @@ impl Cluster {
         if !self.node(index).is_awake() {
             return None;
         }
-        timeout(GLANCE, Raw::connect(self.node(index).addr()))
+        timeout(PROBE, Raw::connect(self.node(index).addr()))
             .await
             .ok()?
             .ok()

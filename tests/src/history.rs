@@ -10,13 +10,14 @@
 //! miss something; whoever claims more makes it cry wolf. So: `invoke` and `release_invoke` and `drop` *before* the
 //! call, everything else *after* it; and validity from [`valid_until`].
 
-use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// Microseconds on the host's monotonic clock, comparable across processes.
 #[must_use]

@@ -7,6 +7,7 @@
 //! | [`replicas`], [`sentinels`] | a master with replicas, and who watches over them |
 //! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
 //! | [`proxy`] | a proxy that delays, trickles, swallows, corrupts and cuts |
+//! | [`statistics`] | what a server counts |
 //! | [`network`] | who may talk to whom |
 //! | [`history`] | what every process did and saw, on one clock |
 //! | [`observer`] | the server's own state of a lock, written into the history |
@@ -45,6 +46,7 @@ pub mod scratch;
 pub mod scripted;
 pub mod sentinels;
 pub mod server;
+pub mod statistics;
 pub mod storm;
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -61,4 +63,5 @@ pub use scratch::Scratch;
 pub use scripted::Scripted;
 pub use sentinels::Sentinels;
 pub use server::{Server, ServerBuilder};
-pub use wait::until;
+pub use statistics::calls;
+pub use wait::{BOUND, ms, until, within};

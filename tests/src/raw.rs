@@ -5,15 +5,13 @@
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};
-use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::timeout;
 
-pub use crate::raw_value::RawValue;
+use crate::wait::BOUND;
 
-/// A bound against hangs. Do not use the client under paused tokio time, where every bound is reached at once.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub use crate::raw_value::RawValue;
 
 /// One connection, RESP2 until [`hello3`](Self::hello3).
 #[derive(Debug)]
@@ -55,7 +53,7 @@ impl Raw {
     ///
     /// # Panics
     ///
-    /// When the connection fails or nothing comes within 30 seconds. An error *reply* is a value.
+    /// When the connection fails or nothing comes within [`BOUND`]. An error *reply* is a value.
     pub async fn cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> RawValue {
         self.try_cmd(args).await.unwrap_or_else(|e| {
             let words: Vec<_> = args
@@ -72,7 +70,7 @@ impl Raw {
     ///
     /// # Errors
     ///
-    /// Those of the socket; `UnexpectedEof` when the server closed it; `TimedOut` after 30 seconds.
+    /// Those of the socket; `UnexpectedEof` when the server closed it; `TimedOut` after [`BOUND`].
     pub async fn try_cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<RawValue> {
         self.send(args).await?;
         self.read().await
@@ -114,7 +112,7 @@ impl Raw {
     ///
     /// # Panics
     ///
-    /// When a reply comes instead, the connection fails, or nothing comes within 30 seconds.
+    /// When a reply comes instead, the connection fails, or nothing comes within [`BOUND`].
     pub async fn push(&mut self) -> Vec<RawValue> {
         let push = match self.pushes.pop_front() {
             Some(push) => push,
@@ -141,9 +139,9 @@ pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
 }
 
 async fn bounded<T>(io: impl Future<Output = Result<T>>) -> Result<T> {
-    timeout(PATIENCE, io)
+    timeout(BOUND, io)
         .await
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::TimedOut, "no answer within 30 s")))
+        .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
 async fn read_value(from: &mut BufReader<TcpStream>) -> Result<RawValue> {

@@ -8,7 +8,7 @@ use crate::network::{self, SENTINELS};
 use crate::proxy::Proxy;
 use crate::raw::RawValue;
 use crate::server::{Server, ServerBuilder};
-use crate::wait::{GLANCE, until};
+use crate::wait::{PROBE, until};
 
 /// Servers that follow one of them: node 0 at the start. A number stays with its process, whatever role it takes later.
 #[derive(Debug)]
@@ -214,7 +214,7 @@ impl Replicas {
             return None;
         }
         Some(
-            timeout(GLANCE, role)
+            timeout(PROBE, role)
                 .await
                 .ok()??
                 .array()

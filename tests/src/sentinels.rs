@@ -9,7 +9,7 @@ use crate::network::{self, SENTINELS};
 use crate::raw::{Raw, RawValue};
 use crate::replicas::{Replicas, ReplicasBuilder};
 use crate::server::{Server, ServerBuilder};
-use crate::wait::{GLANCE, until};
+use crate::wait::{PROBE, until};
 
 /// The name of the service.
 const SERVICE: &str = "mymaster";
@@ -279,7 +279,7 @@ impl Sentinels {
                 .await
                 .ok()
         };
-        let reply = timeout(GLANCE, ask).await.ok()??;
+        let reply = timeout(PROBE, ask).await.ok()??;
         let port = u16::try_from(reply.array()[1].int()).expect("a port");
         Some(
             self.servers
@@ -351,7 +351,7 @@ impl Sentinels {
         until("the master takes writes", async || {
             let index = self.master().await.ok_or("no master")?;
             let mut raw: Raw = self.node(index).raw().await;
-            match timeout(GLANCE, raw.try_cmd(&["SET", "probe", "1", "PX", "10000"])).await {
+            match timeout(PROBE, raw.try_cmd(&["SET", "probe", "1", "PX", "10000"])).await {
                 Ok(Ok(reply)) if reply.is_ok() => Ok(index),
                 reply => Err(format!("{reply:?}")),
             }

@@ -1,8 +1,9 @@
 //! Certificates made for a test.
 
-use crate::{Scratch, Server};
 use leasehold_resp::tls::TlsConfig;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+use crate::{Scratch, Server};
 
 /// A certificate authority of a test.
 #[derive(Debug)]

@@ -2,27 +2,79 @@
 
 use std::time::{Duration, Instant};
 
-/// A bound against hangs, not a promise: on a machine that is busy with other tests everything takes its time.
-const PATIENCE: Duration = Duration::from_secs(60);
+use tokio::time::timeout;
 
-/// How long a server that is awake, but may be busy, is waited for.
-pub(crate) const GLANCE: Duration = Duration::from_secs(2);
+/// Upper bound on every wait of a test. It ends hangs and promises no speed: on a machine that is busy with other tests
+/// everything takes its time.
+pub const BOUND: Duration = Duration::from_secs(60);
 
-/// Asks again and again until the answer is a value. A refusal says why not yet.
+/// Upper bound on one question to a server that may be frozen.
+pub(crate) const PROBE: Duration = Duration::from_secs(2);
+
+/// Pause between two looks at a condition.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Milliseconds.
+#[must_use]
+pub const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Awaits `future` for at most [`BOUND`].
 ///
 /// # Panics
 ///
-/// After a minute, with the last refusal.
-pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
-    let give_up = Instant::now() + PATIENCE;
+/// When it takes longer.
+pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    timeout(BOUND, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what}: not within {BOUND:?}"))
+}
+
+/// Asks again and again until the answer is `true` or `Ok`, whose value is returned.
+///
+/// # Panics
+///
+/// When it is still `false` or `Err` after [`BOUND`]; the message has the last error.
+pub async fn until<A: Answer>(what: &str, mut ask: impl AsyncFnMut() -> A) -> A::Value {
+    let give_up = Instant::now() + BOUND;
     loop {
-        match ask().await {
+        match ask().await.into_result() {
             Ok(value) => return value,
             Err(why) => assert!(
                 Instant::now() < give_up,
-                "{what}: not within {PATIENCE:?}; {why}"
+                "{what}: not within {BOUND:?}; {why}"
             ),
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// An answer to the question of [`until`].
+pub trait Answer {
+    /// What an answer that ends the wait says.
+    type Value;
+
+    /// The value that ends the wait, or why it goes on.
+    ///
+    /// # Errors
+    ///
+    /// Why the wait goes on.
+    fn into_result(self) -> Result<Self::Value, String>;
+}
+
+impl Answer for bool {
+    type Value = ();
+
+    fn into_result(self) -> Result<(), String> {
+        if self { Ok(()) } else { Err("not yet".into()) }
+    }
+}
+
+impl<T> Answer for Result<T, String> {
+    type Value = T;
+
+    fn into_result(self) -> Self {
+        self
     }
 }

@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::support::{BOUND, client, soon, take};
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
-use leasehold_testkit::{Cluster, Failover};
+use leasehold_testkit::{BOUND, Cluster, Failover};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use crate::support::{client, soon, take};
 
 /// What came of many `INCR`s of one counter.
 #[derive(Debug, Default)]

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{client, soon, take};
 use leasehold_cluster::Client;
 use leasehold_testkit::{Accept, Cluster};
+
+use crate::support::{client, soon, take};
 
 /// How many scripts each of the keys gets through in a while, one after another.
 async fn progress(client: &Client, keys: &[String], time: Duration) -> Vec<usize> {

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{TAKE, TAKE_AND_COUNT, calls, client, set, soon, take};
 use leasehold_resp::{Command, ServerErrorKind};
 use leasehold_testkit::Cluster;
 use tokio::time::sleep;
+
+use crate::support::{TAKE, TAKE_AND_COUNT, calls, client, set, soon, take};
 
 /// Names in one slot, at the first of three masters, with the slot.
 async fn names(cluster: &Cluster) -> (impl Fn(&str) -> String + use<>, u16) {

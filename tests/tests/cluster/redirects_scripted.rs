@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{client, set, soon, take};
 use leasehold_resp::{ErrorKind, ServerErrorKind};
 use leasehold_testkit::{Answer, FakeCluster};
+
+use crate::support::{client, set, soon, take};
 
 /// Its slot is 12182: the last third of the slots, and the second half.
 const KEY: &str = "foo";

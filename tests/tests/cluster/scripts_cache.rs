@@ -5,33 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Script};
-use leasehold_resp::{Command, Endpoint, ServerErrorKind};
-use leasehold_testkit::{Proxy, Raw, Server, in_own_process};
+use leasehold_resp::{Command, ServerErrorKind};
+use leasehold_testkit::{BOUND, Proxy, Raw, Server, in_own_process};
 
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(20);
+use crate::support::{client, soon};
 
-async fn client(url: &str) -> Client {
-    Client::connect(Endpoint::parse(url).unwrap())
-        .await
-        .unwrap()
-}
-
-fn soon() -> Instant {
-    Instant::now() + BOUND
-}
-
-/// How often the server has been asked to `EVALSHA` and to `EVAL`.
+/// How often the server was asked to `EVALSHA` and to `EVAL`.
 async fn calls(raw: &mut Raw) -> (u64, u64) {
-    let stats = raw.cmd(&["INFO", "commandstats"]).await;
-    let of = |name: &str| {
-        let line = stats
-            .str()
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
-        line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
-    };
-    (of("evalsha"), of("eval"))
+    let evalsha = leasehold_testkit::calls(raw, "evalsha").await;
+    (evalsha, leasehold_testkit::calls(raw, "eval").await)
 }
 
 async fn eval(client: &Client, script: &Script, arg: &str) -> String {

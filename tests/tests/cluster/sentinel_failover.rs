@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{client, set, soon, take};
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
-use leasehold_testkit::{Raw, Scripted, Sentinels, Server, until};
+use leasehold_testkit::{BOUND, Raw, Scripted, Sentinels, Server, until};
 use tokio::sync::{Notify, broadcast};
+
+use crate::support::{client, set, soon, take};
 
 const KEY: &str = "lock";
 
@@ -309,7 +310,7 @@ async fn an_announcement_during_a_look_at_the_sentinels_is_followed_by_another_l
             Err("not yet".into())
         }
     });
-    tokio::time::timeout(crate::support::BOUND, follows)
+    tokio::time::timeout(BOUND, follows)
         .await
         .expect("it looks again");
 }
@@ -458,7 +459,7 @@ async fn subscriptions_go_where_the_master_goes() {
     let client = client(&sentinels.url()).await;
     let mut subscription = client.subscribe(b"wake");
     let mut next = async || {
-        tokio::time::timeout(crate::support::BOUND, subscription.next())
+        tokio::time::timeout(BOUND, subscription.next())
             .await
             .expect("an event")
     };

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::support::{BOUND, client};
 use leasehold_cluster::{Client, Event, Subscription};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error};
 use leasehold_testkit::cluster::Step;
-use leasehold_testkit::{Cluster, Failover, until};
+use leasehold_testkit::{BOUND, Cluster, Failover, until};
+
+use crate::support::client;
 
 async fn next(subscription: &mut Subscription) -> Event {
     tokio::time::timeout(BOUND, subscription.next())

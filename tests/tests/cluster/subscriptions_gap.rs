@@ -1,22 +1,16 @@
 //! Subscriptions over a connection that comes and goes: after every gap whoever waits is told to look again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use leasehold_cluster::{Client, Event, Subscription};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, ServerErrorKind};
 use leasehold_testkit::scripted::Scripted;
-use leasehold_testkit::{Accept, Fault, Proxy, Raw, Server};
+use leasehold_testkit::statistics::subscribers;
+use leasehold_testkit::{Accept, BOUND, Fault, Proxy, Server, until};
 
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(20);
-
-async fn client(url: &str) -> Client {
-    Client::connect(Endpoint::parse(url).unwrap())
-        .await
-        .unwrap()
-}
+use crate::support::client;
 
 async fn next(subscription: &mut Subscription) -> Event {
     tokio::time::timeout(BOUND, subscription.next())
@@ -40,19 +34,6 @@ async fn message(subscription: &mut Subscription, expected: &str) {
     }
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < BOUND, "no end of waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-/// How many connections listen to `channel`.
-async fn listeners(raw: &mut Raw, channel: &str) -> i64 {
-    raw.cmd(&["PUBSUB", "NUMSUB", channel]).await.array()[1].int()
-}
-
 #[tokio::test]
 async fn a_subscription_is_confirmed_hears_and_ends_with_its_handle() {
     let server = Server::start().await;
@@ -70,7 +51,7 @@ async fn a_subscription_is_confirmed_hears_and_ends_with_its_handle() {
     message(&mut subscription, "own").await;
     drop(subscription);
     until("nobody listens", async || {
-        listeners(&mut raw, "c").await == 0
+        subscribers(&mut raw, "c").await == 0
     })
     .await;
 }
@@ -110,7 +91,7 @@ async fn two_on_one_channel_are_one_at_the_server_and_both_hear() {
     // A third, when it is confirmed already, is told so all the same.
     let mut three = client.subscribe(b"c");
     subscribed(&mut three).await;
-    assert_eq!(listeners(&mut raw, "c").await, 1);
+    assert_eq!(subscribers(&mut raw, "c").await, 1);
     raw.cmd(&["PUBLISH", "c", "all"]).await;
     for subscription in [&mut one, &mut two, &mut three] {
         message(subscription, "all").await;
@@ -120,7 +101,7 @@ async fn two_on_one_channel_are_one_at_the_server_and_both_hear() {
     message(&mut three, "left").await;
     drop(three);
     until("nobody listens", async || {
-        listeners(&mut raw, "c").await == 0
+        subscribers(&mut raw, "c").await == 0
     })
     .await;
 }
@@ -139,7 +120,7 @@ async fn subscribing_and_unsubscribing_while_the_server_is_away_is_made_good_lat
     proxy.reset_all();
     until("it is down", async || {
         client.call(b"", &Command::new("PING")).await.is_err()
-            || listeners(&mut raw, "kept").await == 0
+            || subscribers(&mut raw, "kept").await == 0
     })
     .await;
     let working = tokio::task::spawn_blocking({
@@ -163,7 +144,7 @@ async fn subscribing_and_unsubscribing_while_the_server_is_away_is_made_good_lat
         message(subscription, name).await;
     }
     for name in ["given up", "never"] {
-        assert_eq!(listeners(&mut raw, name).await, 0, "{name}");
+        assert_eq!(subscribers(&mut raw, name).await, 0, "{name}");
     }
 }
 
@@ -231,7 +212,7 @@ async fn cut_at_any_byte_of_subscribing_and_unsubscribing_the_wish_is_what_holds
         let mut wanted = client.subscribe(name.as_bytes());
         subscribed(&mut wanted).await;
         until("it is heard", async || {
-            listeners(&mut raw, &name).await == 1
+            subscribers(&mut raw, &name).await == 1
         })
         .await;
         proxy.heal();
@@ -246,7 +227,7 @@ async fn cut_at_any_byte_of_subscribing_and_unsubscribing_the_wish_is_what_holds
         }
         drop(wanted);
         until("nobody listens", async || {
-            listeners(&mut raw, &name).await == 0
+            subscribers(&mut raw, &name).await == 0
         })
         .await;
         proxy.heal();
@@ -287,7 +268,7 @@ async fn a_storm_of_subscriptions_and_messages_keeps_replies_in_order() {
     let mut raw = server.raw().await;
     for name in ["c0", "c1", "c2", "c3", "c4"] {
         until("nobody listens", async || {
-            listeners(&mut raw, name).await == 0
+            subscribers(&mut raw, name).await == 0
         })
         .await;
     }

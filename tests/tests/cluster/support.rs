@@ -1,14 +1,12 @@
 //! What the tests of the cluster client share.
 
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use leasehold_cluster::{Client, Script, Target};
 use leasehold_resp::{Command, Error, Value};
-use leasehold_testkit::Raw;
-
-/// Against hangs: generous, because the machine may be busy with other tests.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+use leasehold_testkit::BOUND;
+pub(crate) use leasehold_testkit::calls;
 
 /// `KEYS[1]` gets the holder `ARGV[1]`, unless it has another one: idempotent, as every script of a lock is.
 pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
@@ -66,23 +64,4 @@ pub(crate) async fn set(client: &Client, key: &str, value: &str) -> Result<Value
                 .arg("60000"),
         )
         .await
-}
-
-/// How often a server was asked to run this command, whether it did or not.
-pub(crate) async fn calls(raw: &mut Raw, command: &str) -> u64 {
-    let stats = raw.cmd(&["INFO", "commandstats"]).await;
-    let Some(line) = stats
-        .str()
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))
-    else {
-        return 0;
-    };
-    let field = |name: &str| -> u64 {
-        line.split(',')
-            .find_map(|field| field.strip_prefix(name))
-            .map_or(0, |number| number.trim().parse().unwrap())
-    };
-    // Redirected commands count as rejected. (Redis 6.2 does not say which.)
-    field("calls=") + field("rejected_calls=")
 }

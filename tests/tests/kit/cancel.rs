@@ -1,8 +1,9 @@
 //! The cancellation harness drops a future at each of its await points, once.
 
-use leasehold_testkit::cancel::{at_every_await, cancel_at};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
+
+use leasehold_testkit::cancel::{at_every_await, cancel_at};
 use tokio::task::yield_now;
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! The checker on histories written by hand: for every invariant one that keeps it and one that breaks it.
 
-use leasehold_testkit::checker::{Limits, Report, check};
-use leasehold_testkit::history::{Effect, Event, Holder, Mode, Outcome, What};
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+use leasehold_testkit::checker::{Limits, Report, check};
+use leasehold_testkit::history::{Effect, Event, Holder, Mode, Outcome, What};
 
 const LIMITS: Limits = Limits {
     lease: Duration::from_millis(1_000),

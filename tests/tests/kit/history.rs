@@ -1,12 +1,13 @@
 //! Histories of several processes on one clock.
 
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
 use leasehold_testkit::history::{Event, Mode, Outcome, Recorder, What, now, read, valid_until};
 use leasehold_testkit::observer::look;
 use leasehold_testkit::own_process::this_test_again;
 use leasehold_testkit::{Scratch, Server};
-use std::io::Write;
-use std::path::PathBuf;
-use std::time::Duration;
 
 #[test]
 fn what_is_recorded_is_read_back_in_the_order_of_time() {

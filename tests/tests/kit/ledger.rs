@@ -1,8 +1,9 @@
 //! The guarded ledger refuses what is stale and shows what was lost.
 
+use std::sync::Barrier;
+
 use leasehold_testkit::ledger::Stale;
 use leasehold_testkit::{Ledger, Scratch};
-use std::sync::Barrier;
 
 #[test]
 fn a_write_with_an_older_token_is_refused_and_changes_nothing() {

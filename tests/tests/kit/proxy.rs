@@ -1,9 +1,10 @@
 //! Each fault of the proxy does what it says: exact bytes over an echo peer, executed requests over a real server.
 
-use leasehold_testkit::{Accept, Cut, Fault, Proxy, Raw, Server};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+use leasehold_testkit::{Accept, Cut, Fault, Proxy, Raw, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;

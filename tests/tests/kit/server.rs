@@ -1,12 +1,13 @@
 //! The kit's servers do what tests rely on, and leave nothing behind.
 
-use leasehold_testkit::own_process::this_test_again;
-use leasehold_testkit::{Raw, RawValue, Server};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use leasehold_testkit::own_process::this_test_again;
+use leasehold_testkit::{Raw, RawValue, Server, until};
 use tokio::time::timeout;
 
 /// Whether a process with this id runs; a zombie does not.
@@ -17,14 +18,6 @@ fn runs(pid: u32) -> bool {
         .expect("ps runs")
         .stdout;
     !state.is_empty() && !state.starts_with(b"Z")
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < give_up, "{what}: not within 20 s");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[tokio::test]
@@ -54,8 +47,8 @@ async fn a_server_dies_with_the_test_that_panics() {
 
 /// Runs itself as a child process, which starts a server and is killed. A frozen server is the harder case: the kernel
 /// sends SIGHUP to a process group that is orphaned with a stopped member, and the watcher is in that group.
-#[test]
-fn a_server_and_its_directory_die_with_a_killed_test_process() {
+#[tokio::test]
+async fn a_server_and_its_directory_die_with_a_killed_test_process() {
     const CHILD: &str = "KIT_SERVER_CHILD";
     if let Some(state) = std::env::var_os(CHILD) {
         let server = Server::builder().start_blocking();
@@ -84,8 +77,8 @@ fn a_server_and_its_directory_die_with_a_killed_test_process() {
 
         child.kill().unwrap();
         child.wait().unwrap();
-        until("the orphaned server dies", || !runs(pid));
-        until("its directory goes", || !dir.exists());
+        until("the orphaned server dies", async || !runs(pid)).await;
+        until("its directory goes", async || !dir.exists()).await;
     }
 }
 
@@ -146,7 +139,7 @@ async fn a_paused_server_can_be_dropped() {
 async fn a_server_that_exits_by_itself_is_noticed() {
     let server = Server::start().await;
     let _ = server.raw().await.try_cmd(&["SHUTDOWN", "NOSAVE"]).await;
-    until("the exit is seen", || !server.is_running());
+    until("the exit is seen", async || !server.is_running()).await;
     server.restart().await;
     assert_eq!(server.raw().await.cmd(&["PING"]).await.str(), "PONG");
 }

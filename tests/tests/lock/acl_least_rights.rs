@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{ms, until, within};
 use leasehold::{Error, ErrorKind, Locks, Release};
-use leasehold_testkit::{Cluster, Raw, Replicas, Server, until as testkit_until};
+use leasehold_testkit::{Cluster, Raw, Replicas, Server};
+
+use crate::support::{ms, until, within};
 
 /// For the locks of the namespace `shop`.
 const PATTERNS: &[&str] = &[
@@ -312,7 +313,7 @@ async fn replicas_and_the_age_of_a_server_are_asked_for_with_rights_of_their_own
             .await
     };
     let users = place.user(&rights).await.unwrap();
-    testkit_until("the replica confirms", async || {
+    until("the replica confirms", async || {
         match take(&users, "a").await {
             Ok(Some(guard)) if guard.acknowledged() == 1 => Ok(()),
             other => Err(format!("{other:?}")),

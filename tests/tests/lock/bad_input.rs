@@ -4,13 +4,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::support::{
-    assert_everything_expires, exists, fields, locks, ms, short_locks, until, within,
-};
 use leasehold::{Error, ErrorKind, Guard, Locks, LostReason, Release};
 use leasehold_testkit::{Accept, Cut, Fault, Proxy, RawValue, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+
+use crate::support::{
+    assert_everything_expires, exists, fields, locks, ms, short_locks, until, within,
+};
 
 /// The error is of that kind, and its message has all these parts.
 #[track_caller]

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::{exists, fields, ms, until, within};
 use leasehold::{ErrorKind, Guard, Locks, Release};
 use leasehold_testkit::{Cut, Fault, Proxy, Raw, Server};
 use tokio::task::{JoinSet, LocalSet};
+
+use crate::support::{exists, fields, ms, until, within};
 
 /// Lanes of a test. Renewals, which take their time, have more.
 const LANES: usize = 12;

@@ -8,13 +8,14 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::support::{assert_everything_expires, exists, locks, ms, short_locks, until, within};
 use leasehold::{Guard, Locks, Release};
 use leasehold_testkit::cancel::cancel_at;
 use leasehold_testkit::{Accept, Proxy, Raw, Server};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
+
+use crate::support::{assert_everything_expires, exists, locks, ms, short_locks, until, within};
 
 /// More awaits than any of these operations has, and more attempts at them than even a busy machine needs.
 const MANY: usize = 1_000;

@@ -1,33 +1,15 @@
 //! Locks in a cluster: every operation in every shard, and while masters are replaced. Slots that move under them have
 //! `slot_moves`.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
-use crate::support::{ms, renewed, until, within};
 use leasehold::{Guard, Locks, LostReason, Release};
 use leasehold_testkit::{Cluster, Failover, Raw};
 
+use crate::support::{connect, leased, ms, renewed, take, until, within};
+
 /// Short enough to be renewed soon, long enough for a machine that is busy.
 const SHORT: Duration = Duration::from_secs(5);
-
-async fn locks(cluster: &Cluster) -> Locks {
-    Locks::connect(cluster.url()).await.unwrap()
-}
-
-async fn short_locks(cluster: &Cluster) -> Locks {
-    Locks::builder(cluster.url())
-        .lease(SHORT)
-        .connect()
-        .await
-        .unwrap()
-}
-
-async fn take(locks: &Locks, name: &str) -> Guard {
-    within(name, locks.mutex(name).lock().into_future())
-        .await
-        .unwrap()
-}
 
 /// A task that waits for the lock, and does so at the server.
 async fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<Guard> {
@@ -42,7 +24,10 @@ async fn waiter(locks: &Locks, name: &str) -> tokio::task::JoinHandle<Guard> {
 #[tokio::test]
 async fn every_operation_works_in_every_shard() {
     let cluster = Cluster::builder().replicas(0).start().await;
-    let (ours, theirs) = (short_locks(&cluster).await, locks(&cluster).await);
+    let (ours, theirs) = (
+        leased(cluster.url(), SHORT).await,
+        connect(cluster.url()).await,
+    );
     let mut guards = Vec::new();
     for master in 0..3 {
         let name = cluster.key_at(master, "k").await;
@@ -93,7 +78,7 @@ async fn every_operation_works_in_every_shard() {
 async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_moved() {
     let cluster = Cluster::start().await;
     // As two processes. With this lease no waiter that hears nothing comes in time.
-    let (ours, theirs) = (locks(&cluster).await, locks(&cluster).await);
+    let (ours, theirs) = (connect(cluster.url()).await, connect(cluster.url()).await);
     let name = cluster.key_at(0, "k").await;
 
     let guard = take(&ours, &name).await;
@@ -160,7 +145,7 @@ async fn a_dead_shard_loses_its_own_locks_only() {
         .config("cluster-require-full-coverage no")
         .start()
         .await;
-    let locks = short_locks(&cluster).await;
+    let locks = leased(cluster.url(), SHORT).await;
     let (mut dead, mut alive) = (Vec::new(), Vec::new());
     for n in 0..20 {
         dead.push(take(&locks, &cluster.key_at(0, &format!("a{n}-")).await).await);

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use crate::support::{exists, locks, ms, short_locks, until, within};
 use leasehold::{ErrorKind, Locks, LostReason, Release};
 use leasehold_testkit::own_process::this_test_again;
 use leasehold_testkit::{Cut, Fault, Proxy, Server, process};
+
+use crate::support::{exists, locks, ms, short_locks, until, within};
 
 /// Sets a flag when it is dropped.
 struct Witness(Arc<AtomicBool>);

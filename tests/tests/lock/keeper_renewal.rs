@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{calls, exists, locks, ms, pttl, scripts_run, short_locks, until, within};
 use leasehold::{Locks, LostReason, Release};
 use leasehold_testkit::{Accept, Proxy, Server, in_own_process};
+
+use crate::support::{calls, exists, locks, ms, pttl, scripts_run, short_locks, until, within};
 
 /// Keeper threads of this process. A thread's name is cut to 15 bytes.
 fn keepers() -> usize {

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::support::{
-    assert_everything_expires, exists, fields, locks, ms, pttl, scripts_run, short_locks, until,
-    within,
-};
 use leasehold::{
     ErrorKind, FencingToken, Guard, Interop, Lock, Locks, LostReason, Mutex, Owner, Release,
     TryLock,
 };
 use leasehold_testkit::{RawValue, Server};
+
+use crate::support::{
+    assert_everything_expires, exists, fields, locks, ms, pttl, scripts_run, short_locks, until,
+    within,
+};
 
 #[test]
 fn handles_and_futures_can_go_anywhere() {

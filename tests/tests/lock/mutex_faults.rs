@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::support::{exists, fields, listeners, locks, ms, until, within};
 use leasehold::{ErrorKind, Guard, Locks, Release};
 use leasehold_testkit::{Accept, Cut, Fault, Proxy, Server};
+
+use crate::support::{exists, fields, listeners, locks, ms, until, within};
 
 async fn impatient(url: String) -> Locks {
     Locks::builder(url)

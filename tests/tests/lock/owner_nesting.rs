@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::support::{exists, locks, ms, scripts_run, short_locks, until, within};
 use leasehold::{ErrorKind, LostReason, Release};
 use leasehold_testkit::Server;
+
+use crate::support::{exists, locks, ms, scripts_run, short_locks, until, within};
 
 #[tokio::test]
 async fn a_nested_lock_asks_nobody_and_the_last_guard_releases() {

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use leasehold::{ErrorKind, Locks, LostReason, Release};
+use leasehold_testkit::{Fault, Proxy, RawValue, Server, in_own_process};
+
 use crate::support::{
     calls, exists, fields, listeners, locks, ms, pttl, scripts_run, short_locks, until, within,
 };
-use leasehold::{ErrorKind, Locks, LostReason, Release};
-use leasehold_testkit::{Fault, Proxy, RawValue, Server, in_own_process};
 
 const CHANNEL: &str = "redisson_lock__channel:{a}";
 

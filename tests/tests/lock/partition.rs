@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{calls, exists, ms, within};
 use leasehold::{Error, ErrorKind, Guard, Locks, LostReason, Replicas};
 use leasehold_testkit::{Cluster, Raw, Sentinels, network, until};
+
+use crate::support::{calls, exists, ms, within};
 
 /// Long enough for a renewal, which is how a loss shows if nothing else does, before it has passed.
 const LEASE: Duration = Duration::from_secs(15);

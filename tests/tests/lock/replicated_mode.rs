@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::support::{exists, ms, until, within};
 use leasehold::{Error, ErrorKind, Guard, Locks, LocksBuilder, Release, Replicas};
 use leasehold_testkit::{Answer, FakeCluster, Raw, Server, replicas};
+
+use crate::support::{exists, ms, until, within};
 
 /// A request for a replica that is down takes this long.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(700);
@@ -24,7 +25,7 @@ fn builder(servers: &replicas::Replicas) -> LocksBuilder {
 
 /// A lock that is to be had, also on a machine that is so busy that a replica is late.
 async fn take(locks: &Locks, name: &str, replicas: Replicas) -> Guard {
-    leasehold_testkit::until("a lock", async || {
+    until("a lock", async || {
         match locks.mutex(name).try_lock().replicated(replicas).await {
             Ok(Some(guard)) => Ok(guard),
             other => Err(format!("{other:?}")),
@@ -35,7 +36,7 @@ async fn take(locks: &Locks, name: &str, replicas: Replicas) -> Guard {
 
 /// The replicas were asked, and were too few. A master that is late to say so leaves that open: then it is asked again.
 async fn assert_not_replicated(mut attempt: impl AsyncFnMut() -> Option<Error>) {
-    leasehold_testkit::until("the master counts its replicas", async || {
+    until("the master counts its replicas", async || {
         let Some(error) = attempt().await else {
             return Err("it was granted, or is not given back yet".into());
         };

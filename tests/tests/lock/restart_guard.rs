@@ -3,9 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{ms, until, within};
 use leasehold::{Locks, LostReason};
 use leasehold_testkit::Server;
+
+use crate::support::{ms, until, within};
 
 /// The longest lease. Servers tell their age in whole seconds, so shorter would be hard to see on a busy machine.
 const LONGEST: Duration = Duration::from_secs(8);

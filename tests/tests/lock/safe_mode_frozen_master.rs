@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
-use crate::support::{ms, within};
 use leasehold::{ErrorKind, Guard, Locks, Replicas};
 use leasehold_testkit::{Cluster, Failover, Sentinels, Server, until};
+
+use crate::support::{ms, within};
 
 /// For a request to wait in a frozen server's socket, and then for replicas that will not come. Longer than a promotion
 /// takes, as otherwise there is nothing to see; and a round takes about as long.

@@ -1,7 +1,8 @@
 //! The scripts of the mutex by themselves, through a client that shares no line with ours.
 
-use crate::support::{bulk, exists, fields, pttl};
 use leasehold_testkit::{Raw, RawValue, Server};
+
+use crate::support::{bulk, exists, fields, pttl};
 
 const ACQUIRE: &str = include_str!("../../../lock/src/scripts/acquire.lua");
 const RELEASE: &str = include_str!("../../../lock/src/scripts/release.lua");

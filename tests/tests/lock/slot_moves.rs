@@ -4,32 +4,15 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use crate::support::{renewed, scripts_run, until, within};
 use leasehold::{ErrorKind, Guard, Locks, Release, Replicas};
 use leasehold_testkit::cluster::{AtomicMigration, Step};
 use leasehold_testkit::{Cluster, Failover};
 use tokio::task::JoinHandle;
 
+use crate::support::{connect, leased, renewed, scripts_run, take, until, within};
+
 /// Short enough to be renewed soon, long enough for a machine that is busy.
 const SHORT: Duration = Duration::from_secs(5);
-
-async fn locks(cluster: &Cluster) -> Locks {
-    Locks::connect(cluster.url()).await.unwrap()
-}
-
-async fn leased(cluster: &Cluster, lease: Duration) -> Locks {
-    Locks::builder(cluster.url())
-        .lease(lease)
-        .connect()
-        .await
-        .unwrap()
-}
-
-async fn take(locks: &Locks, name: &str) -> Guard {
-    within(name, locks.mutex(name).lock().into_future())
-        .await
-        .unwrap()
-}
 
 /// A task that takes the lock.
 fn taking(locks: &Locks, name: &str) -> JoinHandle<Guard> {
@@ -55,7 +38,7 @@ async fn waiting(cluster: &Cluster, master: usize, locks: &Locks, name: &str) ->
 #[tokio::test]
 async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
-    let (ours, theirs) = (locks(&cluster).await, locks(&cluster).await);
+    let (ours, theirs) = (connect(cluster.url()).await, connect(cluster.url()).await);
     let name = cluster.key_at(0, "order:").await;
     let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
 
@@ -124,7 +107,10 @@ async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
 async fn a_release_at_the_target_reaches_a_waiter_elsewhere_long_before_the_lease_ends() {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
     let lease = Duration::from_secs(600);
-    let (ours, theirs) = (leased(&cluster, lease).await, leased(&cluster, lease).await);
+    let (ours, theirs) = (
+        leased(cluster.url(), lease).await,
+        leased(cluster.url(), lease).await,
+    );
     let name = cluster.key_at(0, "order:").await;
     let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
     migration.begin().await;
@@ -186,7 +172,10 @@ impl Migrating<'_> {
 #[tokio::test]
 async fn locks_are_taken_renewed_and_released_at_every_step_of_a_migration() {
     let cluster = Cluster::builder().replicas(0).start().await;
-    let (ours, others) = (leased(&cluster, SHORT).await, locks(&cluster).await);
+    let (ours, others) = (
+        leased(cluster.url(), SHORT).await,
+        connect(cluster.url()).await,
+    );
     let tag = cluster.key_at(0, "k").await;
     let slot = cluster.slot_of(&tag).await;
     let name = |n: &str| format!("{{{tag}}}{n}");
@@ -252,7 +241,10 @@ async fn locks_are_taken_renewed_and_released_at_every_step_of_an_atomic_migrati
     let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else {
         return;
     };
-    let (ours, others) = (leased(&cluster, SHORT).await, locks(&cluster).await);
+    let (ours, others) = (
+        leased(cluster.url(), SHORT).await,
+        connect(cluster.url()).await,
+    );
     let name = |n: &str| format!("{{{tag}}}{n}");
     let held = vec![
         take(&ours, &name("one")).await,
@@ -288,7 +280,10 @@ async fn what_is_asked_for_while_a_migration_holds_back_writes_is_done_at_the_ta
         return;
     };
     let lease = Duration::from_secs(9);
-    let (ours, theirs) = (leased(&cluster, lease).await, locks(&cluster).await);
+    let (ours, theirs) = (
+        leased(cluster.url(), lease).await,
+        connect(cluster.url()).await,
+    );
     let name = |n: &str| format!("{{{tag}}}{n}");
     let (kept, passed) = (
         take(&ours, &name("kept")).await,
@@ -378,7 +373,7 @@ async fn waiters_hear_of_a_release_at_every_step_of_an_atomic_migration() {
         return;
     };
     // As two processes. With this lease no waiter that hears nothing comes in time.
-    let (ours, theirs) = (locks(&cluster).await, locks(&cluster).await);
+    let (ours, theirs) = (connect(cluster.url()).await, connect(cluster.url()).await);
     let name = |n: &str| format!("{{{tag}}}{n}");
     let hand_over = async |step: &str, guard: Guard, waiter: JoinHandle<Guard>| {
         assert_eq!(
@@ -424,7 +419,10 @@ async fn a_target_that_dies_leaves_all_locks_where_they_were() {
     let Some(migration) = cluster.atomic_migration(slot, 2).await else {
         return println!("skipped: the server does not know CLUSTER MIGRATESLOTS");
     };
-    let (ours, others) = (leased(&cluster, SHORT).await, locks(&cluster).await);
+    let (ours, others) = (
+        leased(cluster.url(), SHORT).await,
+        connect(cluster.url()).await,
+    );
     let checks = Migrating {
         locks: &ours,
         others: &others,
@@ -467,7 +465,10 @@ async fn a_failover_in_the_middle_of_an_atomic_migration_costs_no_lock() {
     let Some(migration) = atomic(&cluster, slot).await else {
         return;
     };
-    let (ours, others) = (leased(&cluster, SHORT).await, locks(&cluster).await);
+    let (ours, others) = (
+        leased(cluster.url(), SHORT).await,
+        connect(cluster.url()).await,
+    );
     let checks = Migrating {
         locks: &ours,
         others: &others,

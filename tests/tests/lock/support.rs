@@ -1,47 +1,19 @@
 //! What the tests of the locks share.
 
-use std::future::Future;
 use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Locks};
+use leasehold_testkit::statistics::subscribers;
 use leasehold_testkit::{Raw, RawValue, Server};
-
-/// A bound against hangs: no test waits for anything that takes this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-pub(crate) const fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
+pub(crate) use leasehold_testkit::{calls, ms, until, within};
 
 pub(crate) async fn locks(server: &Server) -> Locks {
-    Locks::connect(server.url())
-        .await
-        .expect("the server is up")
+    connect(server.url()).await
 }
 
 /// Locks with a lease short enough to see it renewed and run out.
 pub(crate) async fn short_locks(server: &Server, lease: Duration) -> Locks {
-    Locks::builder(server.url())
-        .lease(lease)
-        .connect()
-        .await
-        .expect("the server is up")
-}
-
-/// Awaits `future`, but not for ever.
-pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .unwrap_or_else(|_| panic!("no end of waiting: {what}"))
-}
-
-/// Asks again and again until it is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let give_up = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < give_up, "no end of waiting: {what}");
-        tokio::time::sleep(ms(5)).await;
-    }
+    leased(server.url(), lease).await
 }
 
 /// Waits until the server has confirmed a renewal of each of them that is newer than what they know already. One that is
@@ -61,6 +33,38 @@ pub(crate) async fn renewed<'a>(guards: impl IntoIterator<Item = &'a Guard>) {
         missing.is_empty()
     })
     .await;
+}
+
+/// Locks at a server or cluster.
+pub(crate) async fn connect(url: impl Into<String>) -> Locks {
+    Locks::connect(url).await.expect("the server is up")
+}
+
+/// The same with this lease.
+pub(crate) async fn leased(url: impl Into<String>, lease: Duration) -> Locks {
+    Locks::builder(url)
+        .lease(lease)
+        .connect()
+        .await
+        .expect("the server is up")
+}
+
+pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
+    within(name, locks.mutex(name).lock().into_future())
+        .await
+        .unwrap()
+}
+
+/// The lock, however long a failover takes.
+pub(crate) async fn taken(locks: &Locks, name: &str) -> Guard {
+    until("the lock is granted", async || {
+        locks
+            .mutex(name)
+            .lock()
+            .await
+            .map_err(|error| error.to_string())
+    })
+    .await
 }
 
 pub(crate) async fn exists(raw: &mut Raw, key: &str) -> bool {
@@ -85,29 +89,7 @@ pub(crate) async fn fields(raw: &mut Raw, key: &str) -> String {
 
 /// How many connections listen on the channel of the lock `name`.
 pub(crate) async fn listeners(raw: &mut Raw, name: &str) -> i64 {
-    let channel = format!("redisson_lock__channel:{{{name}}}");
-    raw.cmd(&["PUBSUB", "NUMSUB", &channel])
-        .await
-        .get(&channel)
-        .expect("the channel is named")
-        .int()
-}
-
-/// How often the server ran `command` since its statistics were reset.
-pub(crate) async fn calls(raw: &mut Raw, command: &str) -> u64 {
-    let info = raw.cmd(&["INFO", "commandstats"]).await;
-    let prefix = format!("cmdstat_{command}:calls=");
-    let line = info
-        .str()
-        .lines()
-        .find_map(|line| line.strip_prefix(&prefix))
-        .map(str::to_owned);
-    line.map_or(0, |line| {
-        line.split(',')
-            .next()
-            .and_then(|n| n.parse().ok())
-            .expect("a number of calls")
-    })
+    subscribers(raw, &format!("redisson_lock__channel:{{{name}}}")).await
 }
 
 /// Scripts, whether by text or by name.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{ms, within};
-use leasehold::{Error, ErrorKind, Guard, Locks};
+use leasehold::{Error, ErrorKind, Locks};
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
 use leasehold_testkit::cluster::ClusterBuilder;
 use leasehold_testkit::tls::{Identity, knows, speaks_tls};
 use leasehold_testkit::{Cluster, Failover, until};
+
+use crate::support::{ms, taken, within};
 
 const LEASE: Duration = Duration::from_secs(5);
 
@@ -51,18 +52,6 @@ async fn locks(
         .command_timeout(ms(2000))
         .connect()
         .await
-}
-
-/// The lock, however long a failover takes.
-async fn taken(locks: &Locks, name: &str) -> Guard {
-    until("the lock is granted", async || {
-        locks
-            .mutex(name)
-            .lock()
-            .await
-            .map_err(|error| error.to_string())
-    })
-    .await
 }
 
 /// One holds a lock at every master, another one waits for it, and hears that it was released.

@@ -1,10 +1,11 @@
 //! `rediss-sentinel://`: the master that sentinels name must show a certificate for the name that they give it.
 
-use crate::support::{ms, within};
-use leasehold::{Error, ErrorKind, Guard, Locks};
+use leasehold::{Error, ErrorKind, Locks};
 use leasehold_testkit::sentinels::SentinelsBuilder;
 use leasehold_testkit::tls::{Identity, speaks_tls};
 use leasehold_testkit::{Sentinels, until};
+
+use crate::support::{ms, taken, within};
 
 /// Servers and sentinels that show `identity` to each other and to clients.
 fn servers(identity: &Identity) -> SentinelsBuilder {
@@ -26,18 +27,6 @@ async fn locks(sentinels: &Sentinels, identity: &Identity) -> Result<Locks, Erro
         .command_timeout(ms(2000))
         .connect()
         .await
-}
-
-/// The lock, however long a failover takes.
-async fn taken(locks: &Locks, name: &str) -> Guard {
-    until("the lock is granted", async || {
-        locks
-            .mutex(name)
-            .lock()
-            .await
-            .map_err(|error| error.to_string())
-    })
-    .await
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{exists, fields, listeners, locks, ms, scripts_run, until, within};
 use leasehold::Locks;
 use leasehold_testkit::{Fault, Proxy, Server};
+
+use crate::support::{exists, fields, listeners, locks, ms, scripts_run, until, within};
 
 /// The leases of these tests are 30 s unless they say otherwise, and nobody waits for 20: so it is the message that wakes.
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! Every type of RESP2 and RESP3, valid and not, whole and in pieces, alone, followed and nested.
 
-use crate::support::{Outcome, bulk, decode_every_way, int, simple};
 use leasehold_resp::ProtocolErrorKind as Kind;
 use leasehold_resp::{Frame, Limits, Value};
+
+use crate::support::{Outcome, bulk, decode_every_way, int, simple};
 
 fn error(text: &[u8]) -> Value {
     Value::Error(text.to_vec().into())

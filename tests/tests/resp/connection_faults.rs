@@ -9,28 +9,15 @@ use leasehold_cluster::{Client, Script};
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::{Command, Connection, Encode, Endpoint, Error, ErrorKind, Value};
 use leasehold_testkit::scripted::Scripted;
-use leasehold_testkit::{Accept, Cut, Fault, Proxy, Raw, Server};
+use leasehold_testkit::{Accept, BOUND, Cut, Fault, Proxy, Raw, Server, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(30);
+use crate::support::echo;
 
 fn endpoint(url: &str, command_timeout: Duration) -> Endpoint {
     let mut endpoint = Endpoint::parse(url).unwrap();
     endpoint.command_timeout = command_timeout;
     endpoint
-}
-
-fn echo(text: &str) -> Command {
-    Command::new("ECHO").arg(text)
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < BOUND, "no end of waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 async fn counter(raw: &mut Raw, key: &str) -> i64 {

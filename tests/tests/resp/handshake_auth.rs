@@ -4,13 +4,10 @@ use std::time::{Duration, Instant};
 
 use leasehold_resp::{AskServer, Command, Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
 use leasehold_testkit::scripted::{GREETING, Scripted};
-use leasehold_testkit::{Accept, Proxy, Server};
+use leasehold_testkit::{Accept, BOUND, Proxy, Server};
 
 /// Every character that has a meaning in URLs, in RESP, or in a terminal.
 const ODD: &str = "p@ss:w/o?r#d&=+ %25\"'{}[]<>|\\^`~!$*();,ü€🔑";
-
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(15);
 
 async fn kind_of_refusal(url: &str, secrets: &[&str]) -> ServerErrorKind {
     let error = Connection::connect(Endpoint::parse(url).unwrap())

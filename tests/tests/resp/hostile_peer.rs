@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leasehold_resp::push::{Confirmation, Subscribe};
-use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
-use leasehold_testkit::in_own_process;
+use leasehold_resp::{Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
 use leasehold_testkit::scripted::{GREETING, Peer, Scripted};
+use leasehold_testkit::{BOUND, in_own_process};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(15);
+use crate::support::echo;
 
 /// Long enough for a peer that behaves, on a machine that has other things to do.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
@@ -25,10 +24,6 @@ fn endpoint(server: &Scripted) -> Endpoint {
     endpoint.command_timeout = COMMAND_TIMEOUT;
     endpoint.connect_timeout = Duration::from_secs(2);
     endpoint
-}
-
-fn echo(text: &str) -> Command {
-    Command::new("ECHO").arg(text)
 }
 
 /// How a peer ends what it began.

@@ -1,9 +1,10 @@
 //! What a hostile or broken peer can make the decoder do: an error, and little more memory than it sent.
 
-use crate::support::{Outcome, bulk, decode, decode_every_way, int};
 use allocation_counter::measure;
 use bytes::BytesMut;
 use leasehold_resp::{Decoder, Frame, Limits, ProtocolErrorKind as Kind, Value};
+
+use crate::support::{Outcome, bulk, decode, decode_every_way, int};
 
 /// Every header that opens an aggregate with one element to come, its first element of a map or push included.
 const OPENERS: [&str; 8] = [

@@ -1,13 +1,10 @@
 //! Exclusive connections: for what blocks or keeps state, and never handed on in a state.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_resp::pool::Pool;
 use leasehold_resp::{Command, Connection, Endpoint, ErrorKind, ServerErrorKind};
-use leasehold_testkit::{Raw, Server};
-
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(20);
+use leasehold_testkit::{BOUND, Raw, Server, until};
 
 async fn pool(server: &Server, size: usize) -> Pool {
     let endpoint = Endpoint::parse(&format!("{}?client_name=ours", server.url())).unwrap();
@@ -27,14 +24,6 @@ async fn sockets(raw: &mut Raw) -> usize {
         .lines()
         .filter(|line| line.contains(" name=ours "))
         .count()
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < BOUND, "no end of waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! What holds for all values and all bytes.
 
-use crate::support::{Outcome, decode};
 use leasehold_resp::{Command, Decoder, Encode, Frame, Limits, ServerError, Value, encode};
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use crate::support::{Outcome, decode};
 
 /// Any value, up to five levels deep.
 fn value() -> impl Strategy<Value = Value> {

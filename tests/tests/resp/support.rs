@@ -1,7 +1,7 @@
 //! What the tests of the codec share: feeding bytes in pieces, and saying what came out.
 
 use bytes::BytesMut;
-use leasehold_resp::{Decoder, Frame, Limits, ProtocolErrorKind, Value};
+use leasehold_resp::{Command, Decoder, Frame, Limits, ProtocolErrorKind, Value};
 
 /// Everything a stream came to: its frames, then the error that ended it, if one did, and otherwise how much was left
 /// over.
@@ -85,4 +85,8 @@ pub(crate) fn bulk(bytes: &[u8]) -> Value {
 
 pub(crate) fn int(n: i64) -> Value {
     Value::Integer(n)
+}
+
+pub(crate) fn echo(text: &str) -> Command {
+    Command::new("ECHO").arg(text)
 }

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold_resp::tls::TlsConfig;
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
 use leasehold_testkit::tls::{Authority, Identity, speaks_tls};
-use leasehold_testkit::{Server, ServerBuilder};
-
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(20);
+use leasehold_testkit::{BOUND, Server, ServerBuilder};
 
 /// A server with a second port, for TLS.
 struct Tls {

@@ -1,12 +1,13 @@
 //! Every type as a real server sends it, read from the socket in small pieces.
 
-use crate::support::{bulk, int, simple};
 use bytes::BytesMut;
 use leasehold_resp::{Command, Decoder, Encode, Frame, Limits, Value};
 use leasehold_testkit::server::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Duration, timeout};
+
+use crate::support::{bulk, int, simple};
 
 /// A bare connection in RESP3: this is about the codec, not about ours.
 struct Wire {

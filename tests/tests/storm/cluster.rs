@@ -7,11 +7,12 @@
 
 use std::time::Duration;
 
-use crate::roles::{Stage, storm};
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::storm::Mode;
 use leasehold_testkit::{Cluster, Failover, Server, until};
 use tokio::time::sleep;
+
+use crate::roles::{Stage, storm};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_cluster_forgets_nothing_stale_gets_through() {

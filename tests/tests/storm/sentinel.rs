@@ -7,11 +7,12 @@
 
 use std::time::Duration;
 
-use crate::roles::{Stage, storm};
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::storm::Mode;
 use leasehold_testkit::{Sentinels, Server, until};
 use tokio::time::sleep;
+
+use crate::roles::{Stage, storm};
 
 /// The longest time that a sentinel is away. One that was frozen for two seconds distrusts its clock, and takes no part in
 /// failovers for a while.

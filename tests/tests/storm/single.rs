@@ -4,16 +4,17 @@
 
 use std::time::Duration;
 
-use crate::deck::Deck;
-use crate::fault::Kind;
-use crate::fleet::time;
-use crate::proxied::Storm;
-use crate::verdict::{Verdict, nothing_is_left};
 use leasehold_testkit::history;
 use leasehold_testkit::observer::Observer;
 use leasehold_testkit::storm::{LEASE, LOCKS};
 use leasehold_testkit::until;
 use tokio::time::sleep;
+
+use crate::deck::Deck;
+use crate::fault::Kind;
+use crate::fleet::time;
+use crate::proxied::Storm;
+use crate::verdict::{Verdict, nothing_is_left};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_has_one_holder_at_a_time_whatever_happens() {

@@ -1,0 +1,40 @@
+//! What a server counts, asked through the independent client.
+
+use crate::raw::Raw;
+
+/// How often the server was asked to run `command` (in lower case) since its statistics were reset, whether it did or
+/// not. Redirected and denied commands count, except with Redis 6.2, which does not say which it rejected.
+///
+/// # Panics
+///
+/// When the server is gone or its statistics are not what they used to be.
+pub async fn calls(raw: &mut Raw, command: &str) -> u64 {
+    let statistics = raw.cmd(&["INFO", "commandstats"]).await;
+    let prefix = format!("cmdstat_{command}:");
+    let Some(line) = statistics
+        .str()
+        .lines()
+        .find_map(|line| line.strip_prefix(&prefix))
+    else {
+        return 0;
+    };
+    let field = |name: &str| -> u64 {
+        line.split(',')
+            .find_map(|field| field.strip_prefix(name))
+            .map_or(0, |number| number.trim().parse().expect("a count"))
+    };
+    field("calls=") + field("rejected_calls=")
+}
+
+/// How many connections are subscribed to `channel`.
+///
+/// # Panics
+///
+/// When the server is gone.
+pub async fn subscribers(raw: &mut Raw, channel: &str) -> i64 {
+    raw.cmd(&["PUBSUB", "NUMSUB", channel])
+        .await
+        .get(channel)
+        .expect("the channel is named")
+        .int()
+}
