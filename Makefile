@@ -27,11 +27,11 @@ help:
 # Optimised: the figures of the closing table should be the library's, not the debug build's.
 demo:
 	@test -n "$$LEASEHOLD_URL" || .ci/install server
-	@$(CARGO) run --quiet --release --package leasehold-testkit --bin demo -- $(ARGS)
+	@$(CARGO) run --quiet --release --package leasehold-demo -- $(ARGS)
 
 demo-cluster:
 	@.ci/install server
-	@$(CARGO) run --quiet --release --package leasehold-testkit --bin demo -- --cluster $(ARGS)
+	@$(CARGO) run --quiet --release --package leasehold-demo -- --cluster $(ARGS)
 
 test:
 	@.ci/install server
