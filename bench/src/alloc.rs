@@ -31,7 +31,10 @@ pub fn start() {
 /// Ends counting.
 pub fn stop() -> Allocated {
     ON.store(false, Relaxed);
-    Allocated { calls: CALLS.load(Relaxed), bytes: BYTES.load(Relaxed) }
+    Allocated {
+        calls: CALLS.load(Relaxed),
+        bytes: BYTES.load(Relaxed),
+    }
 }
 
 fn count(bytes: usize) {

@@ -33,10 +33,22 @@ struct Member {
 impl Cluster {
     /// Starts `masters` that share the slots, each with a replica if asked for, and waits until all agree. What the
     /// nodes run on is left to the scheduler.
-    pub fn start(program: &Path, masters: usize, replicas: bool, node_timeout: Duration) -> Result<Self> {
+    pub fn start(
+        program: &Path,
+        masters: usize,
+        replicas: bool,
+        node_timeout: Duration,
+    ) -> Result<Self> {
         let count = if replicas { 2 * masters } else { masters };
-        let dir = std::env::temp_dir().join(format!("leasehold-bench-cluster-{}", std::process::id()));
-        let mut cluster = Self { members: Vec::new(), masters, program: program.to_owned(), node_timeout, dir };
+        let dir =
+            std::env::temp_dir().join(format!("leasehold-bench-cluster-{}", std::process::id()));
+        let mut cluster = Self {
+            members: Vec::new(),
+            masters,
+            program: program.to_owned(),
+            node_timeout,
+            dir,
+        };
         for port in free_ports(count)? {
             let child = cluster.launch(port)?;
             cluster.members.push(Member { port, child });
@@ -57,7 +69,10 @@ impl Cluster {
 
     /// The CPU seconds all nodes have used.
     pub fn cpu_seconds(&self) -> f64 {
-        self.members.iter().map(|member| cpu::of_process(member.child.id())).sum()
+        self.members
+            .iter()
+            .map(|member| cpu::of_process(member.child.id()))
+            .sum()
     }
 
     /// As `kill -9`.
@@ -83,13 +98,40 @@ impl Cluster {
         let dir = self.dir.join(port.to_string());
         std::fs::create_dir_all(&dir)?;
         let mut command = Command::new(&self.program);
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.args(["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"]);
-        command.args(["--cluster-node-timeout", &self.node_timeout.as_millis().to_string()]);
-        command.args(["--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0"]);
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
+        command.args([
+            "--cluster-enabled",
+            "yes",
+            "--cluster-config-file",
+            "nodes.conf",
+        ]);
+        command.args([
+            "--cluster-node-timeout",
+            &self.node_timeout.as_millis().to_string(),
+        ]);
+        command.args([
+            "--cluster-require-full-coverage",
+            "no",
+            "--repl-diskless-sync-delay",
+            "0",
+        ]);
         // Replicas stay with the master they were given to, also when another one has none.
         command.args(["--cluster-migration-barrier", "999"]);
-        command.arg("--dir").arg(&dir).stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+        command
+            .arg("--dir")
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
     }
 
     fn form(&self) -> Result<()> {
@@ -98,17 +140,32 @@ impl Cluster {
             let id = self.until(member, &[b"CLUSTER", b"MYID"], "$40")?;
             ids.push(id.lines().nth(1).unwrap_or_default().to_owned());
             // Epochs that differ from the start spare the cluster the elections that would make them differ.
-            self.ok(member, &["CLUSTER", "SET-CONFIG-EPOCH", &(member + 1).to_string()])?;
+            self.ok(
+                member,
+                &["CLUSTER", "SET-CONFIG-EPOCH", &(member + 1).to_string()],
+            )?;
         }
         for master in 0..self.masters {
             let bound = |i: usize| SLOTS * i / self.masters;
-            let slots: Vec<String> = (bound(master)..bound(master + 1)).map(|slot| slot.to_string()).collect();
-            let command: Vec<&str> =
-                ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+            let slots: Vec<String> = (bound(master)..bound(master + 1))
+                .map(|slot| slot.to_string())
+                .collect();
+            let command: Vec<&str> = ["CLUSTER", "ADDSLOTS"]
+                .into_iter()
+                .chain(slots.iter().map(String::as_str))
+                .collect();
             self.ok(master, &command)?;
             // Everybody meets everybody: left to gossip alone it takes seconds.
             for other in master + 1..self.members.len() {
-                self.ok(master, &["CLUSTER", "MEET", "127.0.0.1", &self.port(other).to_string()])?;
+                self.ok(
+                    master,
+                    &[
+                        "CLUSTER",
+                        "MEET",
+                        "127.0.0.1",
+                        &self.port(other).to_string(),
+                    ],
+                )?;
             }
         }
         for replica in self.masters..self.members.len() {
@@ -147,7 +204,8 @@ impl Cluster {
     fn until(&self, member: usize, parts: &[&[u8]], wanted: &str) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let reply = RawBlocking::open(self.port(member)).and_then(|mut connection| connection.call(parts));
+            let reply = RawBlocking::open(self.port(member))
+                .and_then(|mut connection| connection.call(parts));
             let said = match reply {
                 Ok(reply) => String::from_utf8_lossy(&reply).into_owned(),
                 Err(e) => e.to_string(),
@@ -156,7 +214,9 @@ impl Cluster {
                 return Ok(said);
             }
             if Instant::now() > deadline {
-                return Err(Error::other(format!("a node of the cluster never said {wanted}, but {said}")));
+                return Err(Error::other(format!(
+                    "a node of the cluster never said {wanted}, but {said}"
+                )));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -179,7 +239,13 @@ fn free_ports(count: usize) -> Result<Vec<u16>> {
     // Below the range that Linux takes the ports of outgoing connections from, the bus included.
     let start = 11_000 + (std::process::id() % 9_000) as u16;
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let ports: Vec<u16> =
-        (start..start + 1_000).filter(|&port| free(port) && free(port + 10_000)).take(count).collect();
-    if ports.len() == count { Ok(ports) } else { Err(Error::other("no free ports for a cluster")) }
+    let ports: Vec<u16> = (start..start + 1_000)
+        .filter(|&port| free(port) && free(port + 10_000))
+        .take(count)
+        .collect();
+    if ports.len() == count {
+        Ok(ports)
+    } else {
+        Err(Error::other("no free ports for a cluster"))
+    }
 }

@@ -25,10 +25,20 @@ pub fn of_children() -> f64 {
 /// The CPU seconds that all processes have used since the machine started.
 pub fn of_everybody() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<f64> =
-        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).flat_map(str::parse).collect();
+    let fields: Vec<f64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .flat_map(str::parse)
+        .collect();
     // user, nice, system, idle, iowait, irq, softirq
-    [0, 1, 2, 5, 6].iter().filter_map(|&i| fields.get(i)).sum::<f64>() / ticks_per_second()
+    [0, 1, 2, 5, 6]
+        .iter()
+        .filter_map(|&i| fields.get(i))
+        .sum::<f64>()
+        / ticks_per_second()
 }
 
 /// The first and the last CPU this process may use: the same one, on a machine with a single CPU.
@@ -54,8 +64,12 @@ fn stat_ticks(path: &str, fields: std::ops::Range<usize>) -> f64 {
     let stat = fs::read_to_string(path).unwrap_or_default();
     // The name, in brackets, may contain spaces.
     let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let ticks: f64 =
-        rest.split_whitespace().skip(fields.start - 2).take(fields.len()).flat_map(str::parse::<f64>).sum();
+    let ticks: f64 = rest
+        .split_whitespace()
+        .skip(fields.start - 2)
+        .take(fields.len())
+        .flat_map(str::parse::<f64>)
+        .sum();
     ticks / ticks_per_second()
 }
 

@@ -88,12 +88,20 @@ impl Harness {
 
     /// `normal` rounds, or two.
     pub fn rounds(&self, normal: usize) -> usize {
-        if self.effort == Effort::Quick { 2 } else { normal }
+        if self.effort == Effort::Quick {
+            2
+        } else {
+            normal
+        }
     }
 
     /// Milliseconds of a sample.
     pub fn millis(&self, normal: u64) -> u64 {
-        if self.effort == Effort::Quick { normal / 6 } else { normal }
+        if self.effort == Effort::Quick {
+            normal / 6
+        } else {
+            normal
+        }
     }
 
     /// Takes `rounds` samples of every candidate, in turn.
@@ -107,7 +115,11 @@ impl Harness {
         for round in 0..rounds {
             for candidate in candidates {
                 progress(&format!("  round {} of {rounds}: {candidate}", round + 1));
-                samples.by_candidate.entry(candidate).or_default().push(sample(candidate)?);
+                samples
+                    .by_candidate
+                    .entry(candidate)
+                    .or_default()
+                    .push(sample(candidate)?);
             }
         }
         progress("");
@@ -125,7 +137,14 @@ impl Harness {
     /// One sample that mostly waits: others on the machine are no reason to take it again.
     pub fn patient_sample(&self, request: &Request) -> Result<Figures> {
         self.samples.set(self.samples.get() + 1);
-        parse(&self.run(Placement::Anywhere, Command::new(&self.program).arg("sample").args(request.to_args()))?)
+        parse(
+            &self.run(
+                Placement::Anywhere,
+                Command::new(&self.program)
+                    .arg("sample")
+                    .args(request.to_args()),
+            )?,
+        )
     }
 
     /// The standard output of `command` on the client's CPU; run again while others use the machine.
@@ -148,7 +167,8 @@ impl Harness {
     /// Runs `command`; its output, and how many CPUs were busy with something else meanwhile.
     fn watch(&self, placement: Placement, command: &mut Command) -> Result<(String, f64)> {
         let cluster = || self.cluster.get().map_or(0.0, Cluster::cpu_seconds);
-        let busy = || cpu::of_everybody() - cpu::of_children() - self.server.cpu_seconds() - cluster();
+        let busy =
+            || cpu::of_everybody() - cpu::of_children() - self.server.cpu_seconds() - cluster();
         let start = Instant::now();
         let before = busy();
         let output = self.run(placement, command)?;
@@ -195,13 +215,29 @@ impl Samples {
     }
 
     /// The same between two figures.
-    pub fn ratio_to(&self, candidate: &str, figure: &str, to: &str, to_figure: &str) -> Option<f64> {
-        median(self.values(candidate, figure).zip(self.values(to, to_figure)).map(|(a, b)| a / b).collect())
+    pub fn ratio_to(
+        &self,
+        candidate: &str,
+        figure: &str,
+        to: &str,
+        to_figure: &str,
+    ) -> Option<f64> {
+        median(
+            self.values(candidate, figure)
+                .zip(self.values(to, to_figure))
+                .map(|(a, b)| a / b)
+                .collect(),
+        )
     }
 
     fn values(&self, candidate: &str, figure: &str) -> impl Iterator<Item = f64> {
-        let rounds = self.by_candidate.get(candidate).map_or(&[][..], Vec::as_slice);
-        rounds.iter().filter_map(move |figures| figures.get(figure).copied())
+        let rounds = self
+            .by_candidate
+            .get(candidate)
+            .map_or(&[][..], Vec::as_slice);
+        rounds
+            .iter()
+            .filter_map(move |figures| figures.get(figure).copied())
     }
 }
 
@@ -226,7 +262,9 @@ fn parse(output: &str) -> Result<Figures> {
     output
         .lines()
         .map(|line| {
-            let (name, value) = line.split_once(' ').ok_or_else(|| Error::other(format!("sample said {line:?}")))?;
+            let (name, value) = line
+                .split_once(' ')
+                .ok_or_else(|| Error::other(format!("sample said {line:?}")))?;
             Ok((name.to_owned(), value.parse().map_err(Error::other)?))
         })
         .collect()

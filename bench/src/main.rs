@@ -63,14 +63,24 @@ fn main() -> ExitCode {
 
 /// `None` when the answer has been printed.
 fn options() -> Result<Option<Options>> {
-    let mut options = Options { effort: Effort::Normal, only: Vec::new(), write: false };
+    let mut options = Options {
+        effort: Effort::Normal,
+        only: Vec::new(),
+        write: false,
+    };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next().map_err(Error::other)? {
         match arg {
             Long("quick") => options.effort = Effort::Quick,
             Long("full") => options.effort = Effort::Full,
             Long("write") => options.write = true,
-            Long("only") => options.only.push(parser.value().map_err(Error::other)?.string().map_err(Error::other)?),
+            Long("only") => options.only.push(
+                parser
+                    .value()
+                    .map_err(Error::other)?
+                    .string()
+                    .map_err(Error::other)?,
+            ),
             Long("list") => {
                 ALL.iter().for_each(|work| println!("{}", work.name));
                 return Ok(None);
@@ -82,8 +92,14 @@ fn options() -> Result<Option<Options>> {
             other => return Err(Error::other(other.unexpected())),
         }
     }
-    match options.only.iter().find(|only| !ALL.iter().any(|work| work.name == only.as_str())) {
-        Some(unknown) => Err(Error::other(format!("no work is called {unknown}; see --list"))),
+    match options
+        .only
+        .iter()
+        .find(|only| !ALL.iter().any(|work| work.name == only.as_str()))
+    {
+        Some(unknown) => Err(Error::other(format!(
+            "no work is called {unknown}; see --list"
+        ))),
         None => Ok(Some(options)),
     }
 }
@@ -93,7 +109,8 @@ fn run(options: &Options) -> Result<()> {
     let harness = Harness::start(options.effort)?;
     let machine = machine::describe(&harness);
     println!("{machine}");
-    let asked = |work: &&Work| options.only.is_empty() || options.only.iter().any(|only| only == work.name);
+    let asked =
+        |work: &&Work| options.only.is_empty() || options.only.iter().any(|only| only == work.name);
     let mut sections = Vec::new();
     for work in ALL.iter().filter(asked) {
         eprintln!("{} ...", work.name);
@@ -111,7 +128,10 @@ fn run(options: &Options) -> Result<()> {
     );
     println!("{summary}");
     if options.write {
-        let details: String = sections.iter().map(|section| section.to_markdown() + "\n").collect();
+        let details: String = sections
+            .iter()
+            .map(|section| section.to_markdown() + "\n")
+            .collect();
         let text = format!("# Results\n\n{machine}\n{summary}\n{}", details.trim_end());
         let path = works::build::workspace().join("RESULTS.md");
         std::fs::write(&path, text + "\n")?;
@@ -122,7 +142,8 @@ fn run(options: &Options) -> Result<()> {
 
 /// A sample process: one candidate, one work, figures on standard output.
 fn sample(args: &[String]) -> Result<()> {
-    let request = Request::from_args(args).ok_or_else(|| Error::other("not the arguments of a sample"))?;
+    let request =
+        Request::from_args(args).ok_or_else(|| Error::other("not the arguments of a sample"))?;
     let work = ALL.iter().find(|work| work.name == request.work);
     let work = work.ok_or_else(|| Error::other(format!("no work is called {}", request.work)))?;
     for (name, value) in (work.sample)(&request) {

@@ -5,7 +5,8 @@ const EVALSHA: &str = "A driver needs a timer for its deadlines, and a runtime w
                        The rest, about a microsecond, is spread over three clock reads, the map, and the locks of the \
                        driver's turn.";
 
-const PAIRS: &str = "The hand-made floor-mux in the same run is the one to look at: it pays for the same runtime.";
+const PAIRS: &str =
+    "The hand-made floor-mux in the same run is the one to look at: it pays for the same runtime.";
 
 const CLUSTER: &str = "What is left is the lock around the map, which two workers take for each command, and the queue of \
                        each connection, whose driver runs on the other worker.";

@@ -74,9 +74,13 @@ impl Bound {
 impl Section {
     /// A heading, the table and how it came about.
     pub fn to_markdown(&self) -> String {
-        let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
+        let header = std::iter::once(String::new())
+            .chain(self.columns.iter().cloned())
+            .collect();
         let rows = self.rows.iter().map(|row| {
-            std::iter::once(row.candidate.clone()).chain(row.cells.iter().map(|cell| number(*cell))).collect()
+            std::iter::once(row.candidate.clone())
+                .chain(row.cells.iter().map(|cell| number(*cell)))
+                .collect()
         });
         let table = match self.rows.len() {
             0 => String::new(),
@@ -88,7 +92,11 @@ impl Section {
 
 /// The aims of all sections in one table.
 pub fn aims(sections: &[Section]) -> String {
-    let mut rows = vec![["", "floor", "best peer", "ours", "aim", ""].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["", "floor", "best peer", "ours", "aim", ""]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for aim in sections.iter().flat_map(|section| &section.aims) {
         let bound = match aim.bound {
             Bound::AtMost(bound) => format!("<= {}", number(Some(bound))),
@@ -100,7 +108,14 @@ pub fn aims(sections: &[Section]) -> String {
             None => "",
         };
         let [floor, peer, ours] = [aim.floor, aim.peer, aim.ours].map(number);
-        rows.push(vec![aim.what.clone(), floor, peer, ours, bound, verdict.to_owned()]);
+        rows.push(vec![
+            aim.what.clone(),
+            floor,
+            peer,
+            ours,
+            bound,
+            verdict.to_owned(),
+        ]);
     }
     table(rows)
 }
@@ -109,19 +124,32 @@ pub fn aims(sections: &[Section]) -> String {
 pub fn missed(sections: &[Section]) -> String {
     let missed = |aim: &&Aim| aim.ours.is_some_and(|ours| !aim.bound.holds(ours));
     let mut text = String::new();
-    for aim in sections.iter().flat_map(|section| &section.aims).filter(missed) {
+    for aim in sections
+        .iter()
+        .flat_map(|section| &section.aims)
+        .filter(missed)
+    {
         let reason = REASONS.iter().find(|(what, _)| aim.what.starts_with(what));
-        let reason = reason.map_or("No reason is known; look at the load of the machine first.", |(_, reason)| reason);
+        let reason = reason.map_or(
+            "No reason is known; look at the load of the machine first.",
+            |(_, reason)| reason,
+        );
         let _ = writeln!(text, "- {}: {reason}", aim.what);
     }
-    if text.is_empty() { text } else { format!("\n## Where an aim is not reached\n\n{text}") }
+    if text.is_empty() {
+        text
+    } else {
+        format!("\n## Where an aim is not reached\n\n{text}")
+    }
 }
 
 /// Three significant digits at least, none lost in large figures.
 fn number(figure: Option<f64>) -> String {
     match figure {
         None => "-".into(),
-        Some(figure) if figure.abs() >= 100.0 || figure == figure.trunc() => grouped(figure.round() as i64),
+        Some(figure) if figure.abs() >= 100.0 || figure == figure.trunc() => {
+            grouped(figure.round() as i64)
+        }
         Some(figure) if figure.abs() >= 10.0 => format!("{figure:.1}"),
         Some(figure) => format!("{figure:.2}"),
     }
@@ -143,21 +171,35 @@ fn grouped(n: i64) -> String {
 /// A Markdown table whose columns line up; the first is text, the others are figures.
 fn table(rows: Vec<Vec<String>>) -> String {
     let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(3);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+            .max(3)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for (i, row) in rows.iter().enumerate() {
         text.push('|');
         for (column, cell) in row.iter().enumerate() {
             let width = widths[column];
-            let _ = if column == 0 { write!(text, " {cell:<width$} |") } else { write!(text, " {cell:>width$} |") };
+            let _ = if column == 0 {
+                write!(text, " {cell:<width$} |")
+            } else {
+                write!(text, " {cell:>width$} |")
+            };
         }
         text.push('\n');
         if i == 0 {
             text.push('|');
             for (column, width) in widths.iter().enumerate() {
                 let dashes = "-".repeat(width + 1);
-                text.push_str(&if column == 0 { format!("-{dashes}|") } else { format!("{dashes}:|") });
+                text.push_str(&if column == 0 {
+                    format!("-{dashes}|")
+                } else {
+                    format!("{dashes}:|")
+                });
             }
             text.push('\n');
         }

@@ -33,7 +33,15 @@ pub struct Request {
 impl Request {
     /// As arguments of this program.
     pub fn to_args(&self) -> Vec<String> {
-        let Self { work, candidate, variant, port, workers, millis, count } = self;
+        let Self {
+            work,
+            candidate,
+            variant,
+            port,
+            workers,
+            millis,
+            count,
+        } = self;
         [work.clone(), candidate.clone(), variant.clone()]
             .into_iter()
             .chain([u64::from(*port), *workers as u64, *millis, *count].map(|n| n.to_string()))
@@ -42,7 +50,9 @@ impl Request {
 
     /// The reverse of [`to_args`](Self::to_args).
     pub fn from_args(args: &[String]) -> Option<Self> {
-        let [work, candidate, variant, port, workers, millis, count] = args else { return None };
+        let [work, candidate, variant, port, workers, millis, count] = args else {
+            return None;
+        };
         Some(Self {
             work: work.clone(),
             candidate: candidate.clone(),
@@ -66,14 +76,25 @@ impl Request {
     }
 
     fn runtime(&self) -> Runtime {
-        let mut builder = if self.workers > 1 { Builder::new_multi_thread() } else { Builder::new_current_thread() };
-        builder.worker_threads(self.workers.max(1)).enable_all().build().expect("a runtime")
+        let mut builder = if self.workers > 1 {
+            Builder::new_multi_thread()
+        } else {
+            Builder::new_current_thread()
+        };
+        builder
+            .worker_threads(self.workers.max(1))
+            .enable_all()
+            .build()
+            .expect("a runtime")
     }
 }
 
 /// Figures from pairs of a name and a value.
 pub fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Figures {
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    pairs
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// Repeats `step` for `duration`; the CPU seconds one step took on average, which others on the machine change less than
@@ -95,5 +116,7 @@ pub fn cpu_seconds_per_step(duration: Duration, mut step: impl FnMut()) -> f64 {
 /// The value below which `share` of `values` lie; sorts them.
 pub fn percentile(values: &mut [u64], share: f64) -> f64 {
     values.sort_unstable();
-    values.get((values.len() as f64 * share) as usize).map_or(f64::NAN, |&value| value as f64)
+    values
+        .get((values.len() as f64 * share) as usize)
+        .map_or(f64::NAN, |&value| value as f64)
 }

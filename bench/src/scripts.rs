@@ -4,12 +4,16 @@ use std::sync::LazyLock;
 
 /// Takes the lock at KEYS[1] for ARGV[1], for ARGV[2] milliseconds: 1, or 0 when somebody has it.
 pub static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new("if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 else return 0 end")
+    Script::new(
+        "if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 else return 0 end",
+    )
 });
 
 /// Deletes the lock at KEYS[1] if ARGV[1] has it: 1, or 0.
 pub static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new("if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end")
+    Script::new(
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
+    )
 });
 
 /// Both in turn, for redis-benchmark, which repeats one command: two calls are a pair.
@@ -34,7 +38,10 @@ pub struct Script {
 impl Script {
     /// Prepares `source`.
     pub fn new(source: &'static str) -> Self {
-        Self { source, sha: sha1_smol::Sha1::from(source).digest().to_string() }
+        Self {
+            source,
+            sha: sha1_smol::Sha1::from(source).digest().to_string(),
+        }
     }
 }
 
@@ -50,6 +57,9 @@ pub struct Job {
 impl Job {
     /// The job of task `n`.
     pub fn new(n: usize) -> Self {
-        Self { key: format!("lock:order:{n:04}"), token: format!("7c9e6679-7425-40de-944b-e07fc1f9{n:04}") }
+        Self {
+            key: format!("lock:order:{n:04}"),
+            token: format!("7c9e6679-7425-40de-944b-e07fc1f9{n:04}"),
+        }
     }
 }

@@ -30,13 +30,37 @@ impl Server {
         let dir = std::env::temp_dir().join(format!("leasehold-bench-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let mut command = Command::new(&program);
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.arg("--dir").arg(&dir).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
+        command
+            .arg("--dir")
+            .arg(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         let child = cpu::pinned(cpu, || command.spawn())?;
         let version = Command::new(&program).arg("--version").output()?.stdout;
         let version = String::from_utf8_lossy(&version);
-        let version = version.split(" sha=").next().unwrap_or_default().trim().to_owned();
-        let server = Self { child, dir, port, program, version };
+        let version = version
+            .split(" sha=")
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+        let server = Self {
+            child,
+            dir,
+            port,
+            program,
+            version,
+        };
         server.prepare()?;
         Ok(server)
     }
@@ -48,9 +72,17 @@ impl Server {
 
     /// The benchmark tool of the same make beside it or in PATH, if it is installed.
     pub fn benchmark_tool(&self) -> Option<PathBuf> {
-        let name = self.program.file_name()?.to_str()?.replace("-server", "-benchmark");
+        let name = self
+            .program
+            .file_name()?
+            .to_str()?
+            .replace("-server", "-benchmark");
         let beside = self.program.with_file_name(&name);
-        if beside.is_file() { Some(beside) } else { in_path(&name) }
+        if beside.is_file() {
+            Some(beside)
+        } else {
+            in_path(&name)
+        }
     }
 
     fn prepare(&self) -> Result<()> {
@@ -91,5 +123,7 @@ pub fn program() -> Result<PathBuf> {
 /// A program of this name in PATH.
 pub fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
 }

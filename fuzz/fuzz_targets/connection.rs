@@ -60,7 +60,10 @@ const ANSWERS: [&[u8]; 8] = [
 ];
 
 fuzz_target!(|input: Input| {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
     runtime.block_on(run(input));
 });
 
@@ -68,8 +71,13 @@ async fn run(input: Input) {
     let (ours, theirs) = tokio::io::duplex(usize::from(input.capacity) + 1);
     let mut endpoint = Endpoint::parse("redis://peer").expect("a URL");
     endpoint.command_timeout = Duration::from_secs(3600);
-    let (connection, theirs) = tokio::join!(Connection::over(ours, endpoint), shake_hands(theirs, &input.behind));
-    let (Ok(connection), Some(theirs)) = (connection, theirs) else { return };
+    let (connection, theirs) = tokio::join!(
+        Connection::over(ours, endpoint),
+        shake_hands(theirs, &input.behind)
+    );
+    let (Ok(connection), Some(theirs)) = (connection, theirs) else {
+        return;
+    };
     let replies = converse(&connection, theirs, input.steps).await;
     // The peer has gone, so everything ends without anybody's patience.
     for reply in replies {
@@ -86,7 +94,10 @@ async fn shake_hands(mut peer: DuplexStream, behind: &[u8]) -> Option<DuplexStre
         (b"LIB-VER", &[b"+OK\r\n", behind].concat()),
     ] {
         // The last argument of each is behind the word; its line end is the end of the request.
-        while !heard.windows(word.len()).any(|part| part == word) || !heard.ends_with(b"\r\n") || is_short(&heard) {
+        while !heard.windows(word.len()).any(|part| part == word)
+            || !heard.ends_with(b"\r\n")
+            || is_short(&heard)
+        {
             peer.read_buf(&mut heard).await.ok().filter(|n| *n > 0)?;
         }
         heard.clear();
@@ -108,13 +119,17 @@ async fn converse(connection: &Connection, theirs: DuplexStream, steps: Vec<Step
     for step in steps {
         match step {
             Step::Submit(n) => {
-                replies.extend((0..n % 40).map(|n| connection.submit(&Command::new("ECHO").arg([n]))));
+                replies
+                    .extend((0..n % 40).map(|n| connection.submit(&Command::new("ECHO").arg([n]))));
             }
-            Step::Large(n) => {
-                replies.push(connection.submit(&Command::new("ECHO").arg(vec![b'x'; usize::from(n) << 6])))
-            }
+            Step::Large(n) => replies.push(
+                connection.submit(&Command::new("ECHO").arg(vec![b'x'; usize::from(n) << 6])),
+            ),
             Step::Subscribe(name) => {
-                let subscribe = Subscribe { kind: Confirmation::Subscribe, channels: vec![name.into()] };
+                let subscribe = Subscribe {
+                    kind: Confirmation::Subscribe,
+                    channels: vec![name.into()],
+                };
                 replies.push(connection.subscribe(&subscribe));
             }
             Step::Drop(which) => drop(take(&mut replies, which)),
@@ -125,7 +140,9 @@ async fn converse(connection: &Connection, theirs: DuplexStream, steps: Vec<Step
             }
             Step::Poll(which) => {
                 if let Some(mut reply) = take(&mut replies, which)
-                    && Pin::new(&mut reply).poll(&mut Context::from_waker(Waker::noop())).is_pending()
+                    && Pin::new(&mut reply)
+                        .poll(&mut Context::from_waker(Waker::noop()))
+                        .is_pending()
                 {
                     replies.push(reply);
                 }
@@ -133,7 +150,9 @@ async fn converse(connection: &Connection, theirs: DuplexStream, steps: Vec<Step
             // A peer that waits for us, or for room, does not do so for ever: the others would get no turn.
             Step::Read(n) => drop(now(from.read(&mut vec![0; usize::from(n)])).await),
             Step::Say(bytes) => say(to.as_mut(), &bytes).await,
-            Step::Answer(which) => say(to.as_mut(), ANSWERS[usize::from(which) % ANSWERS.len()]).await,
+            Step::Answer(which) => {
+                say(to.as_mut(), ANSWERS[usize::from(which) % ANSWERS.len()]).await
+            }
             Step::Turn(n) => {
                 for _ in 0..n % 8 {
                     tokio::task::yield_now().await;
@@ -157,7 +176,9 @@ async fn say(to: Option<&mut tokio::io::WriteHalf<DuplexStream>>, bytes: &[u8]) 
 async fn now<T>(io: impl Future<Output = T>) -> Option<T> {
     let mut io = std::pin::pin!(io);
     for _ in 0..20 {
-        if let std::task::Poll::Ready(done) = io.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if let std::task::Poll::Ready(done) =
+            io.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
             return Some(done);
         }
         tokio::task::yield_now().await;

@@ -11,7 +11,12 @@ fuzz_target!(|input: &[u8]| {
         let (frames, _) = decode(limits, pieces.iter().copied());
         for frame in frames {
             if let Frame::Push(elements) = frame {
-                assert!(elements.first().is_some_and(|kind| kind.as_bytes().is_some()), "a push begins with its kind");
+                assert!(
+                    elements
+                        .first()
+                        .is_some_and(|kind| kind.as_bytes().is_some()),
+                    "a push begins with its kind"
+                );
             }
         }
     }

@@ -10,7 +10,15 @@ fuzz_target!(|input: &[u8]| {
     for limits in [Limits::default(), LIMITS] {
         // By their text, in which not-a-number equals itself.
         let whole = format!("{:?}", decode(limits, [bytes]));
-        assert_eq!(format!("{:?}", decode(limits, bytes.chunks(1))), whole, "byte by byte");
-        assert_eq!(format!("{:?}", decode(limits, pieces.iter().copied())), whole, "in pieces");
+        assert_eq!(
+            format!("{:?}", decode(limits, bytes.chunks(1))),
+            whole,
+            "byte by byte"
+        );
+        assert_eq!(
+            format!("{:?}", decode(limits, pieces.iter().copied())),
+            whole,
+            "in pieces"
+        );
     }
 });

@@ -15,7 +15,10 @@ struct Input {
 
 impl<'a> Arbitrary<'a> for Input {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        Ok(Self { piece: u.int_in_range(1..=200)?, value: value(u, 20)? })
+        Ok(Self {
+            piece: u.int_in_range(1..=200)?,
+            value: value(u, 20)?,
+        })
     }
 }
 
@@ -30,7 +33,10 @@ fn value(u: &mut Unstructured<'_>, depth: usize) -> Result<Value> {
         4 => Value::BigNumber(u.arbitrary::<i128>()?.to_string().into()),
         5 => Value::Simple(u.arbitrary::<String>()?.replace(['\r', '\n'], " ").into()),
         6 => Value::Bulk(u.arbitrary::<Vec<u8>>()?.into()),
-        7 => Value::Verbatim { format: u.arbitrary()?, text: u.arbitrary::<Vec<u8>>()?.into() },
+        7 => Value::Verbatim {
+            format: u.arbitrary()?,
+            text: u.arbitrary::<Vec<u8>>()?.into(),
+        },
         8 => Value::Error(u.arbitrary::<Vec<u8>>()?.into()),
         9 => Value::Array(values(u, depth)?),
         10 => Value::Set(values(u, depth)?),
@@ -53,8 +59,17 @@ fn values(u: &mut Unstructured<'_>, depth: usize) -> Result<Vec<Value>> {
 fuzz_target!(|input: Input| {
     let mut bytes = Vec::new();
     encode::value(&mut bytes, &input.value);
-    encode::push(&mut bytes, &[Value::Simple("kind".into()), input.value.clone()]);
+    encode::push(
+        &mut bytes,
+        &[Value::Simple("kind".into()), input.value.clone()],
+    );
     let decoded = decode(Limits::default(), bytes.chunks(input.piece));
-    let expected = [Frame::Reply(input.value.clone()), Frame::Push(vec![Value::Simple("kind".into()), input.value])];
-    assert_eq!(format!("{decoded:?}"), format!("{:?}", (expected, Ok::<usize, ()>(0))));
+    let expected = [
+        Frame::Reply(input.value.clone()),
+        Frame::Push(vec![Value::Simple("kind".into()), input.value]),
+    ];
+    assert_eq!(
+        format!("{decoded:?}"),
+        format!("{:?}", (expected, Ok::<usize, ()>(0)))
+    );
 });

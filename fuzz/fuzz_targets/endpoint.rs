@@ -10,12 +10,23 @@ fuzz_target!(|url: &str| {
             if endpoint.password.is_some() {
                 let mut other = endpoint.clone();
                 other.password = Some("another".to_owned());
-                assert_eq!(format!("{endpoint:?}"), format!("{other:?}"), "nothing of a password is shown");
+                assert_eq!(
+                    format!("{endpoint:?}"),
+                    format!("{other:?}"),
+                    "nothing of a password is shown"
+                );
             }
             if let Address::Tcp { .. } = endpoint.address {
-                let again = Endpoint::parse(&format!("redis://{}/{}", endpoint.node(), endpoint.database));
+                let again = Endpoint::parse(&format!(
+                    "redis://{}/{}",
+                    endpoint.node(),
+                    endpoint.database
+                ));
                 let again = again.expect("an address that was understood is understood again");
-                assert_eq!((again.address, again.database), (endpoint.address, endpoint.database));
+                assert_eq!(
+                    (again.address, again.database),
+                    (endpoint.address, endpoint.database)
+                );
             }
         }
         // The scheme is all that may be quoted, and it is short.

@@ -9,7 +9,10 @@ use leasehold_resp::{Frame, Limits, Value};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let asked = NodeAddress { host: "asked".to_owned(), port: 1 };
+    let asked = NodeAddress {
+        host: "asked".to_owned(),
+        port: 1,
+    };
     let (frames, _) = decode(Limits::default(), [input]);
     let (mut votes, mut named) = (Votes::default(), Vec::new());
     for frame in &frames {
@@ -20,10 +23,16 @@ fuzz_target!(|input: &[u8]| {
             votes.add(master);
         }
         if let Some(shard) = master_shard(reply, &asked) {
-            assert!(shard.master == asked && shard.replicas.iter().all(|replica| is_host(&replica.host)));
+            assert!(
+                shard.master == asked
+                    && shard.replicas.iter().all(|replica| is_host(&replica.host))
+            );
             assert_eq!(reply.as_array().unwrap()[0].as_str(), Some("master"));
             // Fewer would have to confirm a lock than there are.
-            let shown = reply.as_array().and_then(|role| role[2].as_array()).map(<[Value]>::len);
+            let shown = reply
+                .as_array()
+                .and_then(|role| role[2].as_array())
+                .map(<[Value]>::len);
             assert_eq!(shown, Some(shard.replicas.len()));
         }
     }
@@ -33,7 +42,12 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(votes.are_decided(sentinels), most > sentinels / 2);
     }
     let ranked = votes.ranked();
-    assert!(ranked.iter().map(count).is_sorted_by(|first, second| first >= second));
+    assert!(
+        ranked
+            .iter()
+            .map(count)
+            .is_sorted_by(|first, second| first >= second)
+    );
     // Everybody once.
     assert_eq!(ranked.iter().map(count).sum::<usize>(), named.len());
 });

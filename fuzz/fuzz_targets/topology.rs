@@ -8,13 +8,18 @@ use leasehold_resp::{Frame, Limits};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
-    let asked = NodeAddress { host: "asked".to_owned(), port: 1 };
+    let asked = NodeAddress {
+        host: "asked".to_owned(),
+        port: 1,
+    };
     let (frames, _) = decode(Limits::default(), [input]);
     let mut views = Vec::new();
     for frame in frames {
         let Frame::Reply(reply) = frame else { continue };
         for names in [false, true] {
-            let Ok(view) = View::parse(&reply, &asked, names) else { continue };
+            let Ok(view) = View::parse(&reply, &asked, names) else {
+                continue;
+            };
             let owners: Vec<_> = (0..SLOTS).filter_map(|slot| view.owner(slot)).collect();
             assert!(!owners.is_empty() && owners.len() == view.coverage());
             assert!(owners.iter().all(|owner| *owner < view.shards().len()));
@@ -24,7 +29,11 @@ fuzz_target!(|input: &[u8]| {
                 }
             }
             // Whoever is master is called as the map calls it.
-            assert!(view.shards().iter().all(|shard| view.known_as(&shard.master) == &shard.master));
+            assert!(
+                view.shards()
+                    .iter()
+                    .all(|shard| view.known_as(&shard.master) == &shard.master)
+            );
             // A redirect may name any slot and any node.
             for slot in [0, SLOTS - 1, SLOTS] {
                 let moved = view.with_moved(slot, &asked);

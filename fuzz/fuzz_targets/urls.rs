@@ -8,7 +8,9 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|url: &[u8]| {
     // The names of keys are bytes from outside as well.
     assert!(slot(url) < SLOTS && slot(url) == slot(tag(url)) || tag(url).contains(&b'{'));
-    let Ok(url) = std::str::from_utf8(url) else { return };
+    let Ok(url) = std::str::from_utf8(url) else {
+        return;
+    };
     if let Ok(mut target) = Target::parse(url) {
         assert!(!target.endpoints_mut().is_empty());
     }
@@ -22,7 +24,9 @@ fuzz_target!(|url: &[u8]| {
                     || url.matches(secret).count() > 1
                     || url.matches('@').count() > 1
             ),
-            Err(error) => assert!(!error.to_string().contains(secret) || url.matches(secret).count() > 1),
+            Err(error) => {
+                assert!(!error.to_string().contains(secret) || url.matches(secret).count() > 1)
+            }
         }
     }
 });

@@ -4,7 +4,13 @@ use bytes::BytesMut;
 use leasehold_resp::{Decoder, Frame, Limits, ProtocolError};
 
 /// Limits that a fuzzer's inputs of a few kilobytes can reach.
-pub const LIMITS: Limits = Limits { depth: 8, bulk: 4000, elements: 64, line: 400, frame: 8000 };
+pub const LIMITS: Limits = Limits {
+    depth: 8,
+    bulk: 4000,
+    elements: 64,
+    line: 400,
+    frame: 8000,
+};
 
 /// The frames of a stream that arrives in `pieces`, and the error that ended it or how many bytes were left over.
 pub fn decode<'a>(

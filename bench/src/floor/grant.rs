@@ -54,11 +54,17 @@ impl Locker for Grant {
         let mut setup = RawBlocking::open(port).expect("a server");
         setup.load(&LOCK).expect("SCRIPT LOAD");
         setup.load(&UNLOCK).expect("SCRIPT LOAD");
-        Self { mux: Mux::open(port, &[&[b"SUBSCRIBE", CHANNEL.as_bytes()]], waiters).await }
+        Self {
+            mux: Mux::open(port, &[&[b"SUBSCRIBE", CHANNEL.as_bytes()]], waiters).await,
+        }
     }
 
     async fn lock(&self, key: &str, waiter: usize) -> Held {
-        let held = Held { key: key.into(), queue: format!("{key}:queue"), waiter: waiter.to_string() };
+        let held = Held {
+            key: key.into(),
+            queue: format!("{key}:queue"),
+            waiter: waiter.to_string(),
+        };
         let keys: [&[u8]; 2] = [held.key.as_bytes(), held.queue.as_bytes()];
         let args: [&[u8]; 2] = [held.waiter.as_bytes(), LEASE_MS.as_bytes()];
         if self.mux.evalsha(LOCK.sha.as_bytes(), &keys, &args).await == 0 {
@@ -69,7 +75,14 @@ impl Locker for Grant {
 
     async fn unlock(&self, held: Held) {
         let keys: [&[u8]; 2] = [held.key.as_bytes(), held.queue.as_bytes()];
-        let args: [&[u8]; 3] = [held.waiter.as_bytes(), LEASE_MS.as_bytes(), CHANNEL.as_bytes()];
-        assert_eq!(self.mux.evalsha(UNLOCK.sha.as_bytes(), &keys, &args).await, 1);
+        let args: [&[u8]; 3] = [
+            held.waiter.as_bytes(),
+            LEASE_MS.as_bytes(),
+            CHANNEL.as_bytes(),
+        ];
+        assert_eq!(
+            self.mux.evalsha(UNLOCK.sha.as_bytes(), &keys, &args).await,
+            1
+        );
     }
 }

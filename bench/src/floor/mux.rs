@@ -78,7 +78,9 @@ enum Push {
 impl Mux {
     /// Connects with RESP3, so that pushes come on the same connection. `pushes` numbers may be waited for.
     pub async fn open(port: u16, setup: &[&[&[u8]]], pushes: usize) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("a server");
+        let mut stream = TcpStream::connect(("127.0.0.1", port))
+            .await
+            .expect("a server");
         stream.set_nodelay(true).expect("TCP_NODELAY");
         let hello: &[&[u8]] = &[b"HELLO", b"3"];
         for command in std::iter::once(&hello).chain(setup) {
@@ -98,7 +100,10 @@ impl Mux {
             pushes: (0..pushes).map(|_| Push::Nobody).collect(),
         };
         let (reader, writer) = stream.into_split();
-        let shared = Arc::new(Shared { writer, queue: Mutex::new(queue) });
+        let shared = Arc::new(Shared {
+            writer,
+            queue: Mutex::new(queue),
+        });
         tokio::spawn(drive(Arc::clone(&shared), reader));
         Self { shared }
     }
@@ -119,13 +124,24 @@ impl Mux {
     /// The first half of a pair.
     pub async fn acquire(&self, job: &Job) {
         let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
-        assert_eq!(self.evalsha(ACQUIRE.sha.as_bytes(), &[key], &[token, LEASE_MS.as_bytes()]).await, 1);
+        assert_eq!(
+            self.evalsha(
+                ACQUIRE.sha.as_bytes(),
+                &[key],
+                &[token, LEASE_MS.as_bytes()]
+            )
+            .await,
+            1
+        );
     }
 
     /// The second.
     pub async fn release(&self, job: &Job) {
         let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
-        assert_eq!(self.evalsha(RELEASE.sha.as_bytes(), &[key], &[token]).await, 1);
+        assert_eq!(
+            self.evalsha(RELEASE.sha.as_bytes(), &[key], &[token]).await,
+            1
+        );
     }
 
     /// Waits until a push has named `number`, now or before.
@@ -198,7 +214,11 @@ impl Shared {
         }
         out.clear();
         queue.spare = out;
-        let driver = if queue.flush { queue.driver.take() } else { None };
+        let driver = if queue.flush {
+            queue.driver.take()
+        } else {
+            None
+        };
         drop(queue);
         if let Some(driver) = driver {
             driver.wake();
@@ -244,13 +264,17 @@ impl Queue {
                 let index = (self.next_reply - self.first) as usize;
                 self.next_reply += 1;
                 let reply = number(&frame[1..frame.len() - 2]) as i64;
-                if let Slot::Waiting(waker) = std::mem::replace(&mut self.slots[index], Slot::Done(reply)) {
+                if let Slot::Waiting(waker) =
+                    std::mem::replace(&mut self.slots[index], Slot::Done(reply))
+                {
                     wake.push(waker);
                 }
             }
             b'>' => {
                 let number = last_number(frame);
-                if let Push::Waiting(waker) = std::mem::replace(&mut self.pushes[number], Push::Arrived) {
+                if let Push::Waiting(waker) =
+                    std::mem::replace(&mut self.pushes[number], Push::Arrived)
+                {
                     wake.push(waker);
                 }
             }
@@ -282,12 +306,18 @@ async fn drive(shared: Arc<Shared>, mut reader: OwnedReadHalf) {
             if std::mem::take(&mut queue.flush) {
                 return Poll::Ready(None);
             }
-            if !queue.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
+            if !queue
+                .driver
+                .as_ref()
+                .is_some_and(|driver| driver.will_wake(cx.waker()))
+            {
                 queue.driver = Some(cx.waker().clone());
             }
             drop(queue);
             let mut free = ReadBuf::new(&mut input[filled..]);
-            Pin::new(&mut reader).poll_read(cx, &mut free).map(|read| Some(read.map(|()| free.filled().len())))
+            Pin::new(&mut reader)
+                .poll_read(cx, &mut free)
+                .map(|read| Some(read.map(|()| free.filled().len())))
         })
         .await;
         match read {
@@ -347,7 +377,10 @@ async fn exchange(stream: &mut TcpStream, command: &[&[u8]]) {
     stream.write_all(&out).await.expect("a server");
     let mut input = Vec::new();
     while Scan::default().frame(&input).is_none() {
-        assert!(stream.read_buf(&mut input).await.expect("a server") > 0, "the server hung up");
+        assert!(
+            stream.read_buf(&mut input).await.expect("a server") > 0,
+            "the server hung up"
+        );
     }
     assert!(input[0] != b'-', "{}", String::from_utf8_lossy(&input));
 }
@@ -366,5 +399,9 @@ fn last_number(push: &[u8]) -> usize {
 }
 
 fn number_or_zero(text: &[u8]) -> usize {
-    if text.iter().all(u8::is_ascii_digit) { number(text) as usize } else { 0 }
+    if text.iter().all(u8::is_ascii_digit) {
+        number(text) as usize
+    } else {
+        0
+    }
 }

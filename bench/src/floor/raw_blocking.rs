@@ -20,7 +20,11 @@ impl RawBlocking {
     pub fn open(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, out: Vec::with_capacity(4096), input: vec![0; 4096] })
+        Ok(Self {
+            stream,
+            out: Vec::with_capacity(4096),
+            input: vec![0; 4096],
+        })
     }
 
     /// Any command; its reply as sent.
@@ -34,7 +38,11 @@ impl RawBlocking {
     /// Has the server know `script`.
     pub fn load(&mut self, script: &Script) -> std::io::Result<()> {
         let reply = self.call(&[b"SCRIPT", b"LOAD", script.source.as_bytes()])?;
-        assert!(reply.starts_with(b"$40"), "SCRIPT LOAD: {}", String::from_utf8_lossy(&reply));
+        assert!(
+            reply.starts_with(b"$40"),
+            "SCRIPT LOAD: {}",
+            String::from_utf8_lossy(&reply)
+        );
         Ok(())
     }
 
@@ -59,7 +67,12 @@ impl RawBlocking {
 
     fn expect_one(&mut self) {
         let len = self.exchange().expect("a reply");
-        assert_eq!(&self.input[..len], b":1\r\n", "{}", String::from_utf8_lossy(&self.input[..len]));
+        assert_eq!(
+            &self.input[..len],
+            b":1\r\n",
+            "{}",
+            String::from_utf8_lossy(&self.input[..len])
+        );
     }
 }
 
@@ -71,7 +84,12 @@ impl PairClient for RawBlocking {
     async fn pair(&mut self, job: &Job) {
         let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
         self.out.clear();
-        write::evalsha(&mut self.out, ACQUIRE.sha.as_bytes(), &[key], &[token, LEASE_MS.as_bytes()]);
+        write::evalsha(
+            &mut self.out,
+            ACQUIRE.sha.as_bytes(),
+            &[key],
+            &[token, LEASE_MS.as_bytes()],
+        );
         self.expect_one();
         self.out.clear();
         write::evalsha(&mut self.out, RELEASE.sha.as_bytes(), &[key], &[token]);

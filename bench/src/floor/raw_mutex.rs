@@ -9,8 +9,10 @@ use crate::floor::raw_tokio::RawTokio;
 use crate::floor::scan::number;
 use crate::scripts::{Job, LEASE_MS, Script};
 
-static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lock/src/scripts/acquire.lua")));
-static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lock/src/scripts/release.lua")));
+static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lock/src/scripts/acquire.lua")));
+static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("../../../lock/src/scripts/release.lua")));
 
 /// How long the counter of tokens is kept, in milliseconds: ten minutes, but ten leases at least.
 const KEEP_MS: &str = "600000";
@@ -31,7 +33,13 @@ impl PairClient for RawMutex {
         setup.load(&ACQUIRE).expect("SCRIPT LOAD");
         setup.load(&RELEASE).expect("SCRIPT LOAD");
         let raw = RawTokio::connect(port).await;
-        Self { raw, token_key: String::new(), channel: String::new(), hold: String::new(), acquired: 0 }
+        Self {
+            raw,
+            token_key: String::new(),
+            channel: String::new(),
+            hold: String::new(),
+            acquired: 0,
+        }
     }
 
     async fn pair(&mut self, job: &Job) {
@@ -47,9 +55,19 @@ impl PairClient for RawMutex {
         let keys = [key, self.token_key.as_bytes()];
         let args = [hold, LEASE_MS.as_bytes(), KEEP_MS.as_bytes()];
         let token = self.raw.evalsha(ACQUIRE.sha.as_bytes(), &keys, &args).await;
-        assert!(token[0] == b':' && number(&token[1..token.len() - 2]) > 0, "{}", String::from_utf8_lossy(token));
-        let released =
-            self.raw.evalsha(RELEASE.sha.as_bytes(), &[key], &[hold, self.channel.as_bytes(), b"PUBLISH"]).await;
+        assert!(
+            token[0] == b':' && number(&token[1..token.len() - 2]) > 0,
+            "{}",
+            String::from_utf8_lossy(token)
+        );
+        let released = self
+            .raw
+            .evalsha(
+                RELEASE.sha.as_bytes(),
+                &[key],
+                &[hold, self.channel.as_bytes(), b"PUBLISH"],
+            )
+            .await;
         assert_eq!(released, b":1\r\n", "{}", String::from_utf8_lossy(released));
     }
 }

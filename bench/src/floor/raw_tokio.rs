@@ -24,8 +24,15 @@ impl RawTokio {
         let mut scan = Scan::default();
         let mut filled = 0;
         loop {
-            let n = self.stream.read(&mut self.input[filled..]).await.expect("a server");
-            assert!(n > 0, "the server hung up, or the reply is longer than the buffer");
+            let n = self
+                .stream
+                .read(&mut self.input[filled..])
+                .await
+                .expect("a server");
+            assert!(
+                n > 0,
+                "the server hung up, or the reply is longer than the buffer"
+            );
             filled += n;
             if let Some(end) = scan.frame(&self.input[..filled]) {
                 return &self.input[..end];
@@ -36,14 +43,26 @@ impl RawTokio {
 
 impl PairClient for RawTokio {
     async fn connect(port: u16) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("a server");
+        let stream = TcpStream::connect(("127.0.0.1", port))
+            .await
+            .expect("a server");
         stream.set_nodelay(true).expect("TCP_NODELAY");
-        Self { stream, out: Vec::with_capacity(1024), input: vec![0; 4096] }
+        Self {
+            stream,
+            out: Vec::with_capacity(1024),
+            input: vec![0; 4096],
+        }
     }
 
     async fn pair(&mut self, job: &Job) {
         let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
-        let taken = self.evalsha(ACQUIRE.sha.as_bytes(), &[key], &[token, LEASE_MS.as_bytes()]).await;
+        let taken = self
+            .evalsha(
+                ACQUIRE.sha.as_bytes(),
+                &[key],
+                &[token, LEASE_MS.as_bytes()],
+            )
+            .await;
         assert_eq!(taken, b":1\r\n", "{}", String::from_utf8_lossy(taken));
         let released = self.evalsha(RELEASE.sha.as_bytes(), &[key], &[token]).await;
         assert_eq!(released, b":1\r\n", "{}", String::from_utf8_lossy(released));

@@ -60,11 +60,23 @@ pub fn element(buf: &[u8], pos: usize) -> Option<Element> {
     }
     assert!(*buf.get(line + 1)? == b'\n');
     let end = line + 2;
-    let scalar = Element { kind, start, text_end: line, end, children: 0 };
+    let scalar = Element {
+        kind,
+        start,
+        text_end: line,
+        end,
+        children: 0,
+    };
     match kind {
         b':' | b'+' | b'-' | b'_' | b'#' | b',' | b'(' => Some(scalar),
-        b'*' | b'~' | b'>' => Some(Element { children: number(&buf[start..line]), ..scalar }),
-        b'%' => Some(Element { children: 2 * number(&buf[start..line]), ..scalar }),
+        b'*' | b'~' | b'>' => Some(Element {
+            children: number(&buf[start..line]),
+            ..scalar
+        }),
+        b'%' => Some(Element {
+            children: 2 * number(&buf[start..line]),
+            ..scalar
+        }),
         b'$' | b'=' | b'!' if buf[start] == b'-' => Some(scalar),
         b'$' | b'=' | b'!' => {
             let text_end = end + number(&buf[start..line]) as usize;
@@ -72,7 +84,13 @@ pub fn element(buf: &[u8], pos: usize) -> Option<Element> {
                 return None;
             }
             assert!(buf[text_end] == b'\r' && buf[text_end + 1] == b'\n');
-            Some(Element { kind, start: end, text_end, end: text_end + 2, children: 0 })
+            Some(Element {
+                kind,
+                start: end,
+                text_end,
+                end: text_end + 2,
+                children: 0,
+            })
         }
         other => panic!("type byte {other}"),
     }
@@ -81,5 +99,7 @@ pub fn element(buf: &[u8], pos: usize) -> Option<Element> {
 /// The number in a header.
 #[inline(always)]
 pub fn number(digits: &[u8]) -> u64 {
-    digits.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0'))
+    digits
+        .iter()
+        .fold(0, |n, digit| n * 10 + u64::from(digit - b'0'))
 }

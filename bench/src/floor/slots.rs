@@ -51,19 +51,29 @@ pub struct Slots {
 impl Slots {
     /// What the node on `port` says.
     pub fn learn(port: u16) -> Self {
-        let reply = RawBlocking::open(port).and_then(|mut node| node.call(&[b"CLUSTER", b"NODES"])).expect("a cluster");
+        let reply = RawBlocking::open(port)
+            .and_then(|mut node| node.call(&[b"CLUSTER", b"NODES"]))
+            .expect("a cluster");
         let (mut ports, mut owners) = (Vec::new(), vec![u8::MAX; SLOTS]);
         // <id> <ip:port@bus> <flags> <master> <sent> <received> <epoch> <link> <slots> ...
         for line in String::from_utf8_lossy(&reply).lines() {
             let fields: Vec<&str> = line.split(' ').collect();
-            let [_, address, flags, _, _, _, _, _, ranges @ ..] = fields.as_slice() else { continue };
+            let [_, address, flags, _, _, _, _, _, ranges @ ..] = fields.as_slice() else {
+                continue;
+            };
             if !flags.contains("master") {
                 continue;
             }
-            let port = address.split(['@', ',']).next().and_then(|address| address.rsplit(':').next());
+            let port = address
+                .split(['@', ','])
+                .next()
+                .and_then(|address| address.rsplit(':').next());
             for range in ranges.iter().filter(|range| !range.starts_with('[')) {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
-                let (first, last): (usize, usize) = (first.parse().expect("a slot"), last.parse().expect("a slot"));
+                let (first, last): (usize, usize) = (
+                    first.parse().expect("a slot"),
+                    last.parse().expect("a slot"),
+                );
                 owners[first..=last].fill(ports.len() as u8);
             }
             ports.push(port.and_then(|port| port.parse().ok()).expect("a port"));

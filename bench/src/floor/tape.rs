@@ -31,11 +31,26 @@ impl Tape {
             self.open = 1;
         }
         while self.open > 0 {
-            let Some(Element { kind, start, text_end, end, children }) = element(buf, self.pos) else {
+            let Some(Element {
+                kind,
+                start,
+                text_end,
+                end,
+                children,
+            }) = element(buf, self.pos)
+            else {
                 return false;
             };
-            let size = if matches!(kind, b'*' | b'~' | b'>' | b'%') { children } else { (text_end - start) as u64 };
-            self.elements.push(Entry { kind, start: start as u32, size });
+            let size = if matches!(kind, b'*' | b'~' | b'>' | b'%') {
+                children
+            } else {
+                (text_end - start) as u64
+            };
+            self.elements.push(Entry {
+                kind,
+                start: start as u32,
+                size,
+            });
             self.pos = end;
             self.open = self.open - 1 + children;
         }

@@ -37,7 +37,13 @@ fn header(out: &mut Vec<u8>, kind: u8, n: usize) {
     if n < 10 {
         out.extend_from_slice(&[kind, b'0' + n as u8, b'\r', b'\n']);
     } else if n < 100 {
-        out.extend_from_slice(&[kind, b'0' + (n / 10) as u8, b'0' + (n % 10) as u8, b'\r', b'\n']);
+        out.extend_from_slice(&[
+            kind,
+            b'0' + (n / 10) as u8,
+            b'0' + (n % 10) as u8,
+            b'\r',
+            b'\n',
+        ]);
     } else {
         out.push(kind);
         out.extend_from_slice(n.to_string().as_bytes());

@@ -14,7 +14,8 @@ static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(scripts::ACQUIRE
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(scripts::RELEASE.source));
 static WRITE: LazyLock<Script> =
     LazyLock::new(|| Script::new("redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1"));
-static REFUSE: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.error_reply(ARGV[1])"));
+static REFUSE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("return redis.error_reply(ARGV[1])"));
 
 /// A client.
 #[derive(Clone)]
@@ -25,18 +26,26 @@ pub struct Cluster {
 impl Cluster {
     async fn eval(&self, script: &Script, keys: &[&[u8]], args: &[&[u8]]) -> Value {
         let deadline = Instant::now() + Duration::from_secs(5);
-        self.client.eval(&script.call(keys, args), deadline).await.expect("a reply").value
+        self.client
+            .eval(&script.call(keys, args), deadline)
+            .await
+            .expect("a reply")
+            .value
     }
 }
 
 impl PairClient for Cluster {
     async fn connect(port: u16) -> Self {
-        Self { client: Client::connect(endpoint(port)).await.expect("a server") }
+        Self {
+            client: Client::connect(endpoint(port)).await.expect("a server"),
+        }
     }
 
     async fn pair(&mut self, job: &Job) {
         let (key, token) = (job.key.as_bytes(), job.token.as_bytes());
-        let taken = self.eval(&ACQUIRE, &[key], &[token, LEASE_MS.as_bytes()]).await;
+        let taken = self
+            .eval(&ACQUIRE, &[key], &[token, LEASE_MS.as_bytes()])
+            .await;
         assert_eq!(taken.as_int(), Some(1));
         let released = self.eval(&RELEASE, &[key], &[token]).await;
         assert_eq!(released.as_int(), Some(1));
@@ -52,21 +61,35 @@ impl Sharded {
     pub async fn write(&self, key: &[u8]) -> Option<u16> {
         let deadline = Instant::now() + Duration::from_secs(30);
         let (keys, args): ([&[u8]; 1], [&[u8]; 2]) = ([key], [b"1", LEASE_MS.as_bytes()]);
-        self.0.client.eval(&WRITE.call(&keys, &args), deadline).await.expect("a reply");
+        self.0
+            .client
+            .eval(&WRITE.call(&keys, &args), deadline)
+            .await
+            .expect("a reply");
         self.0.client.node(key).rsplit(':').next()?.parse().ok()
     }
 
     /// Has the server at `key` refuse a script; if `doubt`, in a way that has the client learn the map anew.
     pub async fn refused(&self, key: &[u8], doubt: bool) {
-        let says: &[u8] = if doubt { b"CLUSTERDOWN made up" } else { b"ERR made up" };
-        self.0.client.submit(&REFUSE.call(&[key], &[says])).await.expect_err("it says so");
+        let says: &[u8] = if doubt {
+            b"CLUSTERDOWN made up"
+        } else {
+            b"ERR made up"
+        };
+        self.0
+            .client
+            .submit(&REFUSE.call(&[key], &[says]))
+            .await
+            .expect_err("it says so");
     }
 }
 
 impl PairClient for Sharded {
     async fn connect(port: u16) -> Self {
         let target = Target::parse(&format!("redis-cluster://127.0.0.1:{port}")).expect("a target");
-        Self(Cluster { client: Client::connect(target).await.expect("a cluster") })
+        Self(Cluster {
+            client: Client::connect(target).await.expect("a cluster"),
+        })
     }
 
     async fn pair(&mut self, job: &Job) {

@@ -18,12 +18,17 @@ pub struct Waited {
 }
 
 async fn connect(port: u16) -> Locks {
-    Locks::connect(format!("redis://127.0.0.1:{port}")).await.expect("a server")
+    Locks::connect(format!("redis://127.0.0.1:{port}"))
+        .await
+        .expect("a server")
 }
 
 impl PairClient for Lock {
     async fn connect(port: u16) -> Self {
-        Self { locks: connect(port).await, mutex: None }
+        Self {
+            locks: connect(port).await,
+            mutex: None,
+        }
     }
 
     async fn pair(&mut self, job: &Job) {
@@ -38,7 +43,9 @@ impl Locker for Waited {
     type Guard = Guard;
 
     async fn connect(port: u16, _waiters: usize) -> Self {
-        Self { locks: connect(port).await }
+        Self {
+            locks: connect(port).await,
+        }
     }
 
     async fn lock(&self, key: &str, _waiter: usize) -> Guard {

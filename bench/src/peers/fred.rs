@@ -34,8 +34,15 @@ impl PairClient for Fred {
     }
 
     async fn pair(&mut self, job: &Job) {
-        assert_eq!(self.evalsha(&ACQUIRE.sha, &job.key, vec![&job.token, LEASE_MS]).await, 1);
-        assert_eq!(self.evalsha(&RELEASE.sha, &job.key, vec![&job.token]).await, 1);
+        assert_eq!(
+            self.evalsha(&ACQUIRE.sha, &job.key, vec![&job.token, LEASE_MS])
+                .await,
+            1
+        );
+        assert_eq!(
+            self.evalsha(&RELEASE.sha, &job.key, vec![&job.token]).await,
+            1
+        );
     }
 }
 

@@ -18,23 +18,41 @@ pub struct Redis {
 
 /// A client of the server on `port`, with TCP_NODELAY.
 pub fn client(port: u16) -> Client {
-    let info = format!("redis://127.0.0.1:{port}").into_connection_info().expect("an address");
+    let info = format!("redis://127.0.0.1:{port}")
+        .into_connection_info()
+        .expect("an address");
     Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true))).expect("a client")
 }
 
 async fn evalsha(connection: &mut impl ConnectionLike, sha: &str, key: &str, args: &[&str]) -> i64 {
-    redis::cmd("EVALSHA").arg(sha).arg(1).arg(key).arg(args).query_async(connection).await.expect("a reply")
+    redis::cmd("EVALSHA")
+        .arg(sha)
+        .arg(1)
+        .arg(key)
+        .arg(args)
+        .query_async(connection)
+        .await
+        .expect("a reply")
 }
 
 async fn pair(connection: &mut impl ConnectionLike, job: &Job) {
-    assert_eq!(evalsha(connection, &ACQUIRE.sha, &job.key, &[&job.token, LEASE_MS]).await, 1);
-    assert_eq!(evalsha(connection, &RELEASE.sha, &job.key, &[&job.token]).await, 1);
+    assert_eq!(
+        evalsha(connection, &ACQUIRE.sha, &job.key, &[&job.token, LEASE_MS]).await,
+        1
+    );
+    assert_eq!(
+        evalsha(connection, &RELEASE.sha, &job.key, &[&job.token]).await,
+        1
+    );
 }
 
 impl PairClient for Redis {
     async fn connect(port: u16) -> Self {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let connection = client(port).get_multiplexed_async_connection_with_config(&config).await.expect("a server");
+        let connection = client(port)
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .expect("a server");
         Self { connection }
     }
 
@@ -55,7 +73,9 @@ impl PairClient for RedisCluster {
             .tcp_settings(TcpSettings::default().set_nodelay(true))
             .build()
             .expect("a client");
-        Self { connection: client.get_async_connection().await.expect("a cluster") }
+        Self {
+            connection: client.get_async_connection().await.expect("a cluster"),
+        }
     }
 
     async fn pair(&mut self, job: &Job) {
@@ -78,5 +98,10 @@ impl Decoder {
 
 /// Encodes `EVALSHA` the way its users do.
 pub fn encode(sha: &str, keys: &[&[u8]], args: &[&[u8]]) -> Vec<u8> {
-    redis::cmd("EVALSHA").arg(sha).arg(keys.len()).arg(keys).arg(args).get_packed_command()
+    redis::cmd("EVALSHA")
+        .arg(sha)
+        .arg(keys.len())
+        .arg(keys)
+        .arg(args)
+        .get_packed_command()
 }

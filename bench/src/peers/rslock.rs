@@ -18,7 +18,9 @@ pub struct Rslock {
 
 impl PairClient for Rslock {
     async fn connect(port: u16) -> Self {
-        Self { manager: LockManager::from_clients(vec![client(port)]) }
+        Self {
+            manager: LockManager::from_clients(vec![client(port)]),
+        }
     }
 
     async fn pair(&mut self, job: &Job) {
@@ -31,7 +33,9 @@ impl Locker for Rslock {
     type Guard = LockGuard;
 
     async fn connect(port: u16, _waiters: usize) -> Self {
-        Self { manager: LockManager::from_clients(vec![client(port)]) }
+        Self {
+            manager: LockManager::from_clients(vec![client(port)]),
+        }
     }
 
     async fn lock(&self, key: &str, _waiter: usize) -> LockGuard {

@@ -16,13 +16,25 @@ pub struct Rustis {
 
 impl PairClient for Rustis {
     async fn connect(port: u16) -> Self {
-        Self { client: Client::connect(("127.0.0.1", port)).await.expect("a server") }
+        Self {
+            client: Client::connect(("127.0.0.1", port))
+                .await
+                .expect("a server"),
+        }
     }
 
     async fn pair(&mut self, job: &Job) {
-        let taken: i64 = self.client.evalsha(&*ACQUIRE.sha, &*job.key, [&*job.token, LEASE_MS]).await.expect("a reply");
+        let taken: i64 = self
+            .client
+            .evalsha(&*ACQUIRE.sha, &*job.key, [&*job.token, LEASE_MS])
+            .await
+            .expect("a reply");
         assert_eq!(taken, 1);
-        let released: i64 = self.client.evalsha(&*RELEASE.sha, &*job.key, &*job.token).await.expect("a reply");
+        let released: i64 = self
+            .client
+            .evalsha(&*RELEASE.sha, &*job.key, &*job.token)
+            .await
+            .expect("a reply");
         assert_eq!(released, 1);
     }
 }
@@ -34,7 +46,9 @@ pub struct RustisCluster(Rustis);
 impl PairClient for RustisCluster {
     async fn connect(port: u16) -> Self {
         let url = format!("redis+cluster://127.0.0.1:{port}");
-        Self(Rustis { client: Client::connect(url).await.expect("a cluster") })
+        Self(Rustis {
+            client: Client::connect(url).await.expect("a cluster"),
+        })
     }
 
     async fn pair(&mut self, job: &Job) {

@@ -22,7 +22,12 @@ pub fn run(harness: &Harness) -> Result<Section> {
     let two = samples(harness, 2)?;
     let cells = |samples: &Samples, candidate: &str| {
         ["pairs_s", "cpu_us"]
-            .map(|figure| [samples.median(candidate, figure), samples.ratio(candidate, FLOOR, figure)])
+            .map(|figure| {
+                [
+                    samples.median(candidate, figure),
+                    samples.ratio(candidate, FLOOR, figure),
+                ]
+            })
             .concat()
     };
     let row = |candidate: &&str| Row {

@@ -14,7 +14,14 @@ use crate::peers;
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, cpu_seconds_per_step, figures};
 
-const CANDIDATES: &[&str] = &["floor-scan", "floor-tape", "leasehold-resp", "redis", "redis-protocol", "rustis"];
+const CANDIDATES: &[&str] = &[
+    "floor-scan",
+    "floor-tape",
+    "leasehold-resp",
+    "redis",
+    "redis-protocol",
+    "rustis",
+];
 const PEERS: &[&str] = &["redis", "redis-protocol", "rustis"];
 const FLOOR: &str = "floor-tape";
 
@@ -37,28 +44,43 @@ pub fn run(harness: &Harness) -> Result<Section> {
     let mut by_variant = Vec::new();
     for (variant, _, _) in VARIANTS {
         // Quadratic: this one alone would take a minute a sample.
-        let able = |candidate: &&&'static str| !(**candidate == "redis-protocol" && *variant == "array-100k");
+        let able = |candidate: &&&'static str| {
+            !(**candidate == "redis-protocol" && *variant == "array-100k")
+        };
         let candidates: Vec<&'static str> = CANDIDATES.iter().filter(able).copied().collect();
-        by_variant.push(harness.interleave(harness.rounds(5), &candidates, |candidate| {
-            let request = Request {
-                work: "decode".into(),
-                candidate: candidate.into(),
-                variant: (*variant).into(),
-                millis: harness.millis(400),
-                ..Request::default()
-            };
-            harness.sample(Placement::CrossCpu, &request)
-        })?);
+        by_variant.push(
+            harness.interleave(harness.rounds(5), &candidates, |candidate| {
+                let request = Request {
+                    work: "decode".into(),
+                    candidate: candidate.into(),
+                    variant: (*variant).into(),
+                    millis: harness.millis(400),
+                    ..Request::default()
+                };
+                harness.sample(Placement::CrossCpu, &request)
+            })?,
+        );
     }
     let row = |candidate: &&str| {
-        let speeds = by_variant.iter().map(|samples| samples.median(candidate, "mb_s"));
-        let allocations = [0, 1, 4].iter().map(|&i| by_variant[i].median(candidate, "allocs"));
-        Row { candidate: (*candidate).into(), cells: speeds.chain(allocations).collect() }
+        let speeds = by_variant
+            .iter()
+            .map(|samples| samples.median(candidate, "mb_s"));
+        let allocations = [0, 1, 4]
+            .iter()
+            .map(|&i| by_variant[i].median(candidate, "allocs"));
+        Row {
+            candidate: (*candidate).into(),
+            cells: speeds.chain(allocations).collect(),
+        }
     };
     let aim = |variant: usize, what: &str, figure: &str, bound: Bound| Aim {
         what: what.into(),
         floor: by_variant[variant].median(FLOOR, figure),
-        peer: bound.best(PEERS.iter().map(|peer| by_variant[variant].median(peer, figure))),
+        peer: bound.best(
+            PEERS
+                .iter()
+                .map(|peer| by_variant[variant].median(peer, figure)),
+        ),
         ours: by_variant[variant].median("leasehold-resp", figure),
         bound,
     };
@@ -89,13 +111,18 @@ pub fn sample(request: &Request) -> Figures {
     let frames = input(&request.variant);
     let replies = frames.len();
     let bytes: usize = frames.iter().map(Vec::len).sum();
-    let segments = VARIANTS.iter().any(|(variant, _, segments)| *variant == request.variant && *segments);
+    let segments = VARIANTS
+        .iter()
+        .any(|(variant, _, segments)| *variant == request.variant && *segments);
     let mut step = stepper(&request.candidate, frames, segments);
     let seconds = cpu_seconds_per_step(request.duration(), &mut step);
     alloc::start();
     step();
     let allocated = alloc::stop();
-    figures([("mb_s", bytes as f64 / seconds / 1e6), ("allocs", allocated.calls as f64 / replies as f64)])
+    figures([
+        ("mb_s", bytes as f64 / seconds / 1e6),
+        ("allocs", allocated.calls as f64 / replies as f64),
+    ])
 }
 
 /// Something that decodes all `frames` once.
@@ -152,7 +179,9 @@ fn decoder(candidate: &str) -> Decode {
             let mut decoder = peers::redis::Decoder::default();
             buffered(move |buf| decoder.next(buf).map(black_box).is_some())
         }
-        "redis-protocol" => buffered(|buf| peers::redis_protocol::decode(buf).map(black_box).is_some()),
+        "redis-protocol" => {
+            buffered(|buf| peers::redis_protocol::decode(buf).map(black_box).is_some())
+        }
         other => panic!("no candidate {other}"),
     }
 }
@@ -188,7 +217,12 @@ fn input(variant: &str) -> Vec<Vec<u8>> {
     let repeated = |replies: &[&[u8]]| {
         let bytes: usize = replies.iter().map(|reply| reply.len()).sum();
         let count = (BLOCK / bytes).max(1) * replies.len();
-        replies.iter().cycle().take(count).map(|reply| reply.to_vec()).collect()
+        replies
+            .iter()
+            .cycle()
+            .take(count)
+            .map(|reply| reply.to_vec())
+            .collect()
     };
     match variant {
         "small" => repeated(&small),
@@ -207,5 +241,9 @@ fn nested() -> Vec<u8> {
 }
 
 fn array(elements: usize) -> Vec<u8> {
-    [format!("*{elements}\r\n").into_bytes(), b"$10\r\n0123456789\r\n".repeat(elements)].concat()
+    [
+        format!("*{elements}\r\n").into_bytes(),
+        b"$10\r\n0123456789\r\n".repeat(elements),
+    ]
+    .concat()
 }

@@ -13,7 +13,12 @@ use crate::peers;
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, cpu_seconds_per_step, figures};
 
-const CANDIDATES: &[&str] = &["floor-write", "leasehold-cluster", "redis", "redis-protocol"];
+const CANDIDATES: &[&str] = &[
+    "floor-write",
+    "leasehold-cluster",
+    "redis",
+    "redis-protocol",
+];
 
 const SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 const KEYS: [&[u8]; 2] = [b"lock:{order:42}", b"lock:{order:42}:token"];
@@ -69,7 +74,10 @@ pub fn sample(request: &Request) -> Figures {
     alloc::start();
     step();
     let allocated = alloc::stop();
-    figures([("ns", seconds * 1e9 / BATCH as f64), ("allocs", allocated.calls as f64 / BATCH as f64)])
+    figures([
+        ("ns", seconds * 1e9 / BATCH as f64),
+        ("allocs", allocated.calls as f64 / BATCH as f64),
+    ])
 }
 
 fn encoder(candidate: &str) -> Box<dyn FnMut()> {
@@ -78,7 +86,12 @@ fn encoder(candidate: &str) -> Box<dyn FnMut()> {
             let mut out = Vec::new();
             Box::new(move || {
                 out.clear();
-                write::evalsha(&mut out, black_box(SHA).as_bytes(), black_box(&KEYS), black_box(&ARGS));
+                write::evalsha(
+                    &mut out,
+                    black_box(SHA).as_bytes(),
+                    black_box(&KEYS),
+                    black_box(&ARGS),
+                );
                 black_box(&out);
             })
         }
@@ -91,13 +104,22 @@ fn encoder(candidate: &str) -> Box<dyn FnMut()> {
             })
         }
         "redis" => Box::new(|| {
-            black_box(peers::redis::encode(black_box(SHA), black_box(&KEYS), black_box(&ARGS)));
+            black_box(peers::redis::encode(
+                black_box(SHA),
+                black_box(&KEYS),
+                black_box(&ARGS),
+            ));
         }),
         "redis-protocol" => {
             let mut out = BytesMut::new();
             Box::new(move || {
                 out.clear();
-                peers::redis_protocol::encode(&mut out, black_box(SHA).as_bytes(), black_box(&KEYS), black_box(&ARGS));
+                peers::redis_protocol::encode(
+                    &mut out,
+                    black_box(SHA).as_bytes(),
+                    black_box(&KEYS),
+                    black_box(&ARGS),
+                );
                 black_box(&out);
             })
         }

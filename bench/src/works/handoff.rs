@@ -33,7 +33,9 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })?;
     let row = |candidate: &&str| Row {
         candidate: (*candidate).into(),
-        cells: ["p50_rtt", "p99_rtt", "p50_us", "per_s"].map(|figure| samples.median(candidate, figure)).to_vec(),
+        cells: ["p50_rtt", "p99_rtt", "p50_us", "per_s"]
+            .map(|figure| samples.median(candidate, figure))
+            .to_vec(),
     };
     let bound = Bound::AtMost(2.5);
     let aim = Aim {

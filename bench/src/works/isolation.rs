@@ -40,7 +40,12 @@ pub fn run(harness: &Harness) -> Result<Section> {
         harness.sample(Placement::Anywhere, &request)
     })?;
     let ratio = |candidate: &str, share: &str| {
-        samples.ratio_to(candidate, &format!("{share}_frozen"), candidate, &format!("{share}_calm"))
+        samples.ratio_to(
+            candidate,
+            &format!("{share}_frozen"),
+            candidate,
+            &format!("{share}_calm"),
+        )
     };
     let row = |candidate: &&str| Row {
         candidate: (*candidate).into(),
@@ -117,11 +122,18 @@ impl<C: PairClient + Clone + Sync> Load<C> {
     /// Pairs for `duration`: the nanoseconds that each took at the healthy shards.
     async fn apply(&self, duration: Duration) -> Vec<u64> {
         let stop = Arc::new(AtomicBool::new(false));
-        let stuck =
-            self.stuck.iter().map(|job| tokio::spawn(impatient(self.client.clone(), job.clone(), Arc::clone(&stop))));
+        let stuck = self.stuck.iter().map(|job| {
+            tokio::spawn(impatient(
+                self.client.clone(),
+                job.clone(),
+                Arc::clone(&stop),
+            ))
+        });
         let stuck: Vec<_> = stuck.collect();
-        let healthy =
-            self.healthy.iter().map(|job| tokio::spawn(timed(self.client.clone(), job.clone(), Arc::clone(&stop))));
+        let healthy = self
+            .healthy
+            .iter()
+            .map(|job| tokio::spawn(timed(self.client.clone(), job.clone(), Arc::clone(&stop))));
         let healthy: Vec<_> = healthy.collect();
         tokio::time::sleep(duration).await;
         stop.store(true, Relaxed);
@@ -141,8 +153,13 @@ async fn impatient<C: PairClient>(mut client: C, job: Job, stop: Arc<AtomicBool>
     let mut number = 0;
     while !stop.load(Relaxed) {
         // What was given up may still happen, and leave its lock behind.
-        let unique = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos());
-        let job = Job { key: format!("{{{}}}:{unique}:{number}", job.key), token: job.token.clone() };
+        let unique = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |elapsed| elapsed.as_nanos());
+        let job = Job {
+            key: format!("{{{}}}:{unique}:{number}", job.key),
+            token: job.token.clone(),
+        };
         number += 1;
         let _ = tokio::time::timeout(GIVE_UP, client.pair(&job)).await;
         tokio::time::sleep(GIVE_UP / 10).await;
@@ -167,8 +184,12 @@ impl Drop for Frozen {
 
 /// The process of the node on `port`.
 fn process_of(port: u16) -> Pid {
-    let info = RawBlocking::open(port).and_then(|mut node| node.call(&[b"INFO", b"server"])).expect("a node");
+    let info = RawBlocking::open(port)
+        .and_then(|mut node| node.call(&[b"INFO", b"server"]))
+        .expect("a node");
     let info = String::from_utf8_lossy(&info).into_owned();
-    let pid = info.lines().find_map(|line| line.strip_prefix("process_id:")?.trim().parse().ok());
+    let pid = info
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:")?.trim().parse().ok());
     pid.and_then(Pid::from_raw).expect("a process id")
 }

@@ -60,7 +60,11 @@ pub fn run(harness: &Harness) -> Result<Section> {
     let p50 = |samples: &Samples, runtime: &str| Aim {
         what: format!("EVALSHA, one task, p50 over raw-tokio, {runtime}"),
         floor: samples.ratio("floor-mux", FLOOR, "p50_us"),
-        peer: Bound::AtMost(1.03).best(PEERS.iter().map(|peer| samples.ratio(peer, FLOOR, "p50_us"))),
+        peer: Bound::AtMost(1.03).best(
+            PEERS
+                .iter()
+                .map(|peer| samples.ratio(peer, FLOOR, "p50_us")),
+        ),
         ours: samples.ratio("leasehold-cluster", FLOOR, "p50_us"),
         bound: Bound::AtMost(1.03),
     };
@@ -71,7 +75,16 @@ pub fn run(harness: &Harness) -> Result<Section> {
         ours: one.median("leasehold-cluster", "allocs"),
         bound: Bound::AtMost(1.0),
     };
-    let columns = ["p50 us", "x raw-tokio", "p99 us", "CPU us/pair", "allocs/pair", "bytes/pair", "2w p50 us", "2w x"];
+    let columns = [
+        "p50 us",
+        "x raw-tokio",
+        "p99 us",
+        "CPU us/pair",
+        "allocs/pair",
+        "bytes/pair",
+        "2w p50 us",
+        "2w x",
+    ];
     Ok(Section {
         title: "Latency of one EVALSHA",
         how: "One task acquires and releases by turns, server and client on one CPU; a pair is two round trips and \

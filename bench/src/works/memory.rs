@@ -16,8 +16,16 @@ use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures};
 use crate::scripts::Job;
 
-const CANDIDATES: &[&str] =
-    &["raw-tokio", "floor-mux", "leasehold-resp", "leasehold-cluster", "redis", "rustis", "rslock", "fred"];
+const CANDIDATES: &[&str] = &[
+    "raw-tokio",
+    "floor-mux",
+    "leasehold-resp",
+    "leasehold-cluster",
+    "redis",
+    "rustis",
+    "rslock",
+    "fred",
+];
 const PEERS: &[&str] = &["redis", "rustis", "fred"];
 const CONNECTIONS: u64 = 400;
 /// Opened before the first look, so that what the process needs once is there.
@@ -36,7 +44,10 @@ pub fn run(harness: &Harness) -> Result<Section> {
         };
         harness.sample(Placement::CrossCpu, &request)
     })?;
-    let row = |candidate: &&str| Row { candidate: (*candidate).into(), cells: vec![samples.median(candidate, "kb")] };
+    let row = |candidate: &&str| Row {
+        candidate: (*candidate).into(),
+        cells: vec![samples.median(candidate, "kb")],
+    };
     let bound = Bound::AtMost(10.0);
     let aim = Aim {
         what: "resident memory per idle connection, KB".into(),
@@ -96,6 +107,10 @@ async fn connected<C: PairClient>(port: u16, job: &Job) -> C {
 
 fn resident_kb() -> f64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: f64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).expect("statm");
+    let pages: f64 = statm
+        .split_whitespace()
+        .nth(1)
+        .and_then(|pages| pages.parse().ok())
+        .expect("statm");
     pages * rustix::param::page_size() as f64 / 1024.0
 }

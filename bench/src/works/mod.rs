@@ -33,18 +33,74 @@ pub struct Work {
 
 /// All of them, in the order of the report.
 pub const ALL: &[Work] = &[
-    Work { name: "decode", run: decode::run, sample: decode::sample },
-    Work { name: "encode", run: encode::run, sample: encode::sample },
-    Work { name: "latency", run: latency::run, sample: latency::sample },
-    Work { name: "mutex", run: mutex::run, sample: mutex::sample },
-    Work { name: "throughput", run: throughput::run, sample: throughput::sample },
-    Work { name: "syscalls", run: syscalls::run, sample: throughput::sample },
-    Work { name: "handoff", run: handoff::run, sample: handoff::sample },
-    Work { name: "memory", run: memory::run, sample: memory::sample },
-    Work { name: "slot", run: slot::run, sample: slot::sample },
-    Work { name: "cluster", run: cluster::run, sample: cluster::sample },
-    Work { name: "refresh", run: refresh::run, sample: refresh::sample },
-    Work { name: "isolation", run: isolation::run, sample: isolation::sample },
-    Work { name: "recovery", run: recovery::run, sample: recovery::sample },
-    Work { name: "build", run: build::run, sample: |_| Figures::new() },
+    Work {
+        name: "decode",
+        run: decode::run,
+        sample: decode::sample,
+    },
+    Work {
+        name: "encode",
+        run: encode::run,
+        sample: encode::sample,
+    },
+    Work {
+        name: "latency",
+        run: latency::run,
+        sample: latency::sample,
+    },
+    Work {
+        name: "mutex",
+        run: mutex::run,
+        sample: mutex::sample,
+    },
+    Work {
+        name: "throughput",
+        run: throughput::run,
+        sample: throughput::sample,
+    },
+    Work {
+        name: "syscalls",
+        run: syscalls::run,
+        sample: throughput::sample,
+    },
+    Work {
+        name: "handoff",
+        run: handoff::run,
+        sample: handoff::sample,
+    },
+    Work {
+        name: "memory",
+        run: memory::run,
+        sample: memory::sample,
+    },
+    Work {
+        name: "slot",
+        run: slot::run,
+        sample: slot::sample,
+    },
+    Work {
+        name: "cluster",
+        run: cluster::run,
+        sample: cluster::sample,
+    },
+    Work {
+        name: "refresh",
+        run: refresh::run,
+        sample: refresh::sample,
+    },
+    Work {
+        name: "isolation",
+        run: isolation::run,
+        sample: isolation::sample,
+    },
+    Work {
+        name: "recovery",
+        run: recovery::run,
+        sample: recovery::sample,
+    },
+    Work {
+        name: "build",
+        run: build::run,
+        sample: |_| Figures::new(),
+    },
 ];

@@ -31,7 +31,9 @@ pub fn run(harness: &Harness) -> Result<Section> {
         ],
     };
     let p50 = |samples: &Samples, runtime: &str| Aim {
-        what: format!("mutex lock and release, p50 over the same scripts on a raw socket, {runtime}"),
+        what: format!(
+            "mutex lock and release, p50 over the same scripts on a raw socket, {runtime}"
+        ),
         floor: samples.ratio(FLOOR, FLOOR, "p50_us"),
         peer: samples.ratio("rslock", FLOOR, "p50_us"),
         ours: samples.ratio("leasehold", FLOOR, "p50_us"),
@@ -44,7 +46,16 @@ pub fn run(harness: &Harness) -> Result<Section> {
         ours: one.median("leasehold", "allocs"),
         bound: Bound::AtMost(4.0),
     };
-    let columns = ["p50 us", "x raw-mutex", "p99 us", "CPU us/pair", "allocs/pair", "bytes/pair", "2w p50 us", "2w x"];
+    let columns = [
+        "p50 us",
+        "x raw-mutex",
+        "p99 us",
+        "CPU us/pair",
+        "allocs/pair",
+        "bytes/pair",
+        "2w p50 us",
+        "2w x",
+    ];
     Ok(Section {
         title: "Mutex, lock and release",
         how: "As the latency of one EVALSHA, on the scripts of the mutex: `raw-mutex` sends the very same ones with the \

@@ -24,7 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Takes the sample; each failover of it is a figure.
 pub fn run(harness: &Harness) -> Result<Section> {
     let ours = "leasehold-cluster";
-    let count = if harness.effort == Effort::Quick { 6 } else { 20 };
+    let count = if harness.effort == Effort::Quick {
+        6
+    } else {
+        20
+    };
     let samples = harness.interleave(1, &[ours], |candidate| {
         harness.patient_sample(&Request {
             work: "recovery".into(),
@@ -36,7 +40,9 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })?;
     let row = |what: &str| Row {
         candidate: what.into(),
-        cells: ["p50", "p99", "max"].map(|figure| samples.median(ours, &format!("{what}_{figure}"))).to_vec(),
+        cells: ["p50", "p99", "max"]
+            .map(|figure| samples.median(ours, &format!("{what}_{figure}")))
+            .to_vec(),
     };
     let aim = |figure: &str, bound: f64| Aim {
         what: format!("recovery after a failover, {figure}, ms"),
@@ -64,8 +70,11 @@ pub fn sample(request: &Request) -> Figures {
     let program = server::program().expect("a server");
     let mut cluster = Cluster::start(&program, 3, true, NODE_TIMEOUT).expect("a cluster");
     let keys = keys(&cluster);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let client = runtime.block_on(Sharded::connect(cluster.port(0)));
 
     let (mut takeovers, mut kills) = (Vec::new(), Vec::new());
@@ -74,18 +83,32 @@ pub fn sample(request: &Request) -> Figures {
         let shard = round % masters;
         // Who was a replica is the master after every other turn of its shard.
         let began_there = (round / masters).is_multiple_of(2);
-        let (master, replica) = if began_there { (shard, shard + masters) } else { (shard + masters, shard) };
+        let (master, replica) = if began_there {
+            (shard, shard + masters)
+        } else {
+            (shard + masters, shard)
+        };
         cluster.healed(replica).expect("a cluster that heals");
 
-        let writer = runtime.spawn(write_at(client.clone(), keys[shard].clone(), cluster.port(replica)));
+        let writer = runtime.spawn(write_at(
+            client.clone(),
+            keys[shard].clone(),
+            cluster.port(replica),
+        ));
         std::thread::sleep(CALM);
         let mut probe = RawBlocking::open(cluster.port(replica)).expect("the replica");
         let kill = round % 2 == 1;
         if kill {
             cluster.kill(master).expect("our own process");
         } else {
-            let reply = probe.call(&[b"CLUSTER", b"FAILOVER", b"TAKEOVER"]).expect("the replica");
-            assert!(reply.starts_with(b"+OK"), "{}", String::from_utf8_lossy(&reply));
+            let reply = probe
+                .call(&[b"CLUSTER", b"FAILOVER", b"TAKEOVER"])
+                .expect("the replica");
+            assert!(
+                reply.starts_with(b"+OK"),
+                "{}",
+                String::from_utf8_lossy(&reply)
+            );
         }
         let writable = first_write(&mut probe, &keys[shard]);
         let ours = runtime.block_on(writer).expect("our client writes");
@@ -100,11 +123,18 @@ pub fn sample(request: &Request) -> Figures {
     }
     let mut all = [takeovers.clone(), kills.clone()].concat();
     let mut figures = Figures::new();
-    for (what, micros) in [("all", &mut all), ("takeover", &mut takeovers), ("killed", &mut kills)] {
+    for (what, micros) in [
+        ("all", &mut all),
+        ("takeover", &mut takeovers),
+        ("killed", &mut kills),
+    ] {
         for (figure, share) in [("p50", 0.5), ("p99", 0.99)] {
             figures.insert(format!("{what}_{figure}"), percentile(micros, share) / 1e3);
         }
-        figures.insert(format!("{what}_max"), micros.last().map_or(f64::NAN, |&most| most as f64 / 1e3));
+        figures.insert(
+            format!("{what}_max"),
+            micros.last().map_or(f64::NAN, |&most| most as f64 / 1e3),
+        );
     }
     figures
 }
@@ -113,8 +143,12 @@ pub fn sample(request: &Request) -> Figures {
 fn keys(cluster: &Cluster) -> Vec<String> {
     let slots = Slots::learn(cluster.port(0));
     let key = |master| {
-        let serves = |key: &String| slots.ports[slots.owner(key.as_bytes())] == cluster.port(master);
-        (0..).map(|n| format!("lock:recovery:{n}")).find(serves).expect("every master serves something")
+        let serves =
+            |key: &String| slots.ports[slots.owner(key.as_bytes())] == cluster.port(master);
+        (0..)
+            .map(|n| format!("lock:recovery:{n}"))
+            .find(serves)
+            .expect("every master serves something")
     };
     (0..cluster.masters()).map(key).collect()
 }
@@ -134,11 +168,17 @@ fn first_write(probe: &mut RawBlocking, key: &str) -> Instant {
     let deadline = Instant::now() + PATIENCE;
     let key = format!("{{{key}}}:probe");
     loop {
-        let reply = probe.call(&[b"SET", key.as_bytes(), b"1", b"PX", b"10000"]).expect("the replica");
+        let reply = probe
+            .call(&[b"SET", key.as_bytes(), b"1", b"PX", b"10000"])
+            .expect("the replica");
         if reply.starts_with(b"+OK") {
             return Instant::now();
         }
-        assert!(Instant::now() < deadline, "nobody elects: {}", String::from_utf8_lossy(&reply));
+        assert!(
+            Instant::now() < deadline,
+            "nobody elects: {}",
+            String::from_utf8_lossy(&reply)
+        );
         std::thread::sleep(PAUSE);
     }
 }

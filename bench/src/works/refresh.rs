@@ -36,8 +36,14 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })?;
     let ours = "leasehold-cluster";
     let ratio = |refreshing: &str, calm: &str| samples.ratio_to(ours, refreshing, ours, calm);
-    let ratios = [ratio("p50_refreshing", "p50_calm"), ratio("p99_refreshing", "p99_calm")];
-    let row = |state: &str, cells: [Option<f64>; 3]| Row { candidate: state.into(), cells: cells.to_vec() };
+    let ratios = [
+        ratio("p50_refreshing", "p50_calm"),
+        ratio("p99_refreshing", "p99_calm"),
+    ];
+    let row = |state: &str, cells: [Option<f64>; 3]| Row {
+        candidate: state.into(),
+        cells: cells.to_vec(),
+    };
     let median = |figure: &str| samples.median(ours, figure);
     let aim = |what: &str, ours: Option<f64>, bound: f64| Aim {
         what: format!("{what} of commands while the map is refreshed, over without"),
@@ -92,8 +98,9 @@ pub fn sample(request: &Request) -> Figures {
 /// Pairs for `duration`, some thousand a second: the nanoseconds each took.
 async fn phase(client: &Sharded, doubt: bool, duration: Duration) -> Vec<u64> {
     let stop = Arc::new(AtomicBool::new(false));
-    let tasks: Vec<_> =
-        (0..TASKS).map(|n| tokio::spawn(timed(client.clone(), Job::new(n), Arc::clone(&stop)))).collect();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|n| tokio::spawn(timed(client.clone(), Job::new(n), Arc::clone(&stop))))
+        .collect();
     let start = Instant::now();
     while start.elapsed() < duration {
         client.refused(b"lock:refused", doubt).await;
@@ -121,11 +128,15 @@ pub async fn timed<C: PairClient>(mut client: C, job: Job, stop: Arc<AtomicBool>
 /// How often the nodes have been asked for the map.
 fn maps_asked_for(ports: &[u16]) -> u64 {
     let asked = |port: &u16| {
-        let stats =
-            RawBlocking::open(*port).and_then(|mut node| node.call(&[b"INFO", b"commandstats"])).expect("a node");
+        let stats = RawBlocking::open(*port)
+            .and_then(|mut node| node.call(&[b"INFO", b"commandstats"]))
+            .expect("a node");
         let stats = String::from_utf8_lossy(&stats).into_owned();
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_cluster|slots:calls="));
-        line.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_cluster|slots:calls="));
+        line.and_then(|calls| calls.split(',').next()?.parse().ok())
+            .unwrap_or(0)
     };
     ports.iter().map(asked).sum()
 }

@@ -25,7 +25,9 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })?;
     let row = |candidate: &&str| Row {
         candidate: (*candidate).into(),
-        cells: ["plain_ns", "tagged_ns"].map(|figure| samples.median(candidate, figure)).to_vec(),
+        cells: ["plain_ns", "tagged_ns"]
+            .map(|figure| samples.median(candidate, figure))
+            .to_vec(),
     };
     let aim = |what: &str, figure| Aim {
         what: format!("slot of a 40-byte name {what}, ns"),
@@ -67,7 +69,13 @@ fn measure(request: &Request, slot: impl Fn(&[u8]) -> u16) -> Figures {
         seconds * 1e9 / NAMES as f64
     };
     figures([
-        ("plain_ns", nanos(|n| format!("lock:order:7c9e6679-7425-40de-{n:010}"))),
-        ("tagged_ns", nanos(|n| format!("lock:{{order-{n:014}}}:payments:eur"))),
+        (
+            "plain_ns",
+            nanos(|n| format!("lock:order:7c9e6679-7425-40de-{n:010}")),
+        ),
+        (
+            "tagged_ns",
+            nanos(|n| format!("lock:{{order-{n:014}}}:payments:eur")),
+        ),
     ])
 }

@@ -23,7 +23,15 @@ use crate::scripts::{Job, LEASE_MS, TOGGLE};
 /// Tasks that share the connection.
 pub const TASKS: usize = 64;
 /// Those that can be asked for any number of pairs.
-pub const CLIENTS: &[&str] = &["floor-mux", "leasehold-resp", "leasehold-cluster", "redis", "rustis", "rslock", "fred"];
+pub const CLIENTS: &[&str] = &[
+    "floor-mux",
+    "leasehold-resp",
+    "leasehold-cluster",
+    "redis",
+    "rustis",
+    "rslock",
+    "fred",
+];
 /// Other people's.
 pub const PEERS: &[&str] = &["redis", "rustis", "fred"];
 
@@ -66,31 +74,72 @@ pub fn run(harness: &Harness) -> Result<Section> {
              `redis-benchmark` runs 50 connections with 64 requests in flight each and a script that takes or releases \
              by turns, so two calls are a pair; its ratios are the `x tool`. CPU is the client's.{missing}"
         ),
-        columns: columns.iter().map(|c| (*c).to_owned()).chain(columns.map(|c| format!("2w {c}"))).collect(),
+        columns: columns
+            .iter()
+            .map(|c| (*c).to_owned())
+            .chain(columns.map(|c| format!("2w {c}")))
+            .collect(),
         rows: std::iter::once(&TOOL).chain(CLIENTS).map(row).collect(),
         aims: vec![
-            aim(&one, "client CPU per pair over floor-mux, one thread", "floor-mux", "cpu_us", Bound::AtMost(1.4)),
-            aim(&two, "client CPU per pair over floor-mux, two workers", "floor-mux", "cpu_us", Bound::AtMost(1.4)),
-            aim(&one, "pairs/s over redis-benchmark, one thread", TOOL, "pairs_s", Bound::AtLeast(0.93)),
-            aim(&two, "pairs/s over redis-benchmark, two workers", TOOL, "pairs_s", Bound::AtLeast(0.87)),
+            aim(
+                &one,
+                "client CPU per pair over floor-mux, one thread",
+                "floor-mux",
+                "cpu_us",
+                Bound::AtMost(1.4),
+            ),
+            aim(
+                &two,
+                "client CPU per pair over floor-mux, two workers",
+                "floor-mux",
+                "cpu_us",
+                Bound::AtMost(1.4),
+            ),
+            aim(
+                &one,
+                "pairs/s over redis-benchmark, one thread",
+                TOOL,
+                "pairs_s",
+                Bound::AtLeast(0.93),
+            ),
+            aim(
+                &two,
+                "pairs/s over redis-benchmark, two workers",
+                TOOL,
+                "pairs_s",
+                Bound::AtLeast(0.87),
+            ),
         ],
     })
 }
 
 fn samples(harness: &Harness, workers: usize) -> Result<Samples> {
     let tool = harness.server.benchmark_tool();
-    let candidates: Vec<&'static str> = tool.iter().map(|_| TOOL).chain(CLIENTS.iter().copied()).collect();
+    let candidates: Vec<&'static str> = tool
+        .iter()
+        .map(|_| TOOL)
+        .chain(CLIENTS.iter().copied())
+        .collect();
     harness.interleave(harness.rounds(5), &candidates, |candidate| {
         let millis = harness.millis(2000);
         match &tool {
             Some(tool) if candidate == TOOL => benchmark_tool(harness, Command::new(tool), millis),
-            _ => harness.sample(Placement::CrossCpu, &request(harness, candidate, workers, millis, 0)),
+            _ => harness.sample(
+                Placement::CrossCpu,
+                &request(harness, candidate, workers, millis, 0),
+            ),
         }
     })
 }
 
 /// A sample of this work; of `count` pairs a task, if not 0.
-pub fn request(harness: &Harness, candidate: &str, workers: usize, millis: u64, count: u64) -> Request {
+pub fn request(
+    harness: &Harness,
+    candidate: &str,
+    workers: usize,
+    millis: u64,
+    count: u64,
+) -> Request {
     Request {
         work: "throughput".into(),
         candidate: candidate.into(),
@@ -105,11 +154,32 @@ pub fn request(harness: &Harness, candidate: &str, workers: usize, millis: u64, 
 fn benchmark_tool(harness: &Harness, mut tool: Command, millis: u64) -> Result<Figures> {
     // About as long as the others take; it can only count.
     let requests = 300 * millis;
-    tool.args(["-p", &harness.server.port.to_string(), "-c", "50", "-P", "64", "-n", &requests.to_string(), "--csv"]);
-    tool.args(["EVALSHA", &TOGGLE.sha, "1", "lock:toggle", "7c9e6679-7425-40de-944b-e07fc1f90ae7", LEASE_MS]);
+    tool.args([
+        "-p",
+        &harness.server.port.to_string(),
+        "-c",
+        "50",
+        "-P",
+        "64",
+        "-n",
+        &requests.to_string(),
+        "--csv",
+    ]);
+    tool.args([
+        "EVALSHA",
+        &TOGGLE.sha,
+        "1",
+        "lock:toggle",
+        "7c9e6679-7425-40de-944b-e07fc1f90ae7",
+        LEASE_MS,
+    ]);
     let output = harness.undisturbed(Placement::CrossCpu, &mut tool)?;
     // "test","rps",...
-    let rps = output.lines().last().and_then(|line| line.split("\",\"").nth(1)).and_then(|rps| rps.parse::<f64>().ok());
+    let rps = output
+        .lines()
+        .last()
+        .and_then(|line| line.split("\",\"").nth(1))
+        .and_then(|rps| rps.parse::<f64>().ok());
     let rps = rps.ok_or_else(|| Error::other(format!("redis-benchmark said {output:?}")))?;
     Ok(figures([("pairs_s", rps / 2.0)]))
 }
@@ -134,7 +204,11 @@ pub fn measure<C: PairClient + Clone>(request: &Request) -> Figures {
     let duration = request.duration();
     request.run(async move {
         let client = C::connect(port).await;
-        if count > 0 { exactly(client, count).await } else { during(client, duration).await }
+        if count > 0 {
+            exactly(client, count).await
+        } else {
+            during(client, duration).await
+        }
     })
 }
 
@@ -142,10 +216,16 @@ pub fn measure<C: PairClient + Clone>(request: &Request) -> Figures {
 async fn during<C: PairClient + Clone>(client: C, duration: Duration) -> Figures {
     let stop = Arc::new(AtomicBool::new(false));
     let counters: Arc<Vec<AtomicU64>> = Arc::new((0..TASKS).map(|_| AtomicU64::new(0)).collect());
-    let done = || counters.iter().map(|counter| counter.load(Relaxed)).sum::<u64>();
+    let done = || {
+        counters
+            .iter()
+            .map(|counter| counter.load(Relaxed))
+            .sum::<u64>()
+    };
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
-            let (mut client, stop, counters) = (client.clone(), Arc::clone(&stop), Arc::clone(&counters));
+            let (mut client, stop, counters) =
+                (client.clone(), Arc::clone(&stop), Arc::clone(&counters));
             tokio::spawn(async move {
                 let job = Job::new(task);
                 while !stop.load(Relaxed) {
@@ -159,13 +239,20 @@ async fn during<C: PairClient + Clone>(client: C, duration: Duration) -> Figures
     tokio::time::sleep(WARM_UP).await;
     let (start, cpu, pairs) = (Instant::now(), cpu::of_this_process(), done());
     tokio::time::sleep(duration).await;
-    let (elapsed, cpu, pairs) = (start.elapsed(), cpu::of_this_process() - cpu, done() - pairs);
+    let (elapsed, cpu, pairs) = (
+        start.elapsed(),
+        cpu::of_this_process() - cpu,
+        done() - pairs,
+    );
 
     stop.store(true, Relaxed);
     for task in tasks {
         task.await.expect("a task does not panic");
     }
-    figures([("pairs_s", pairs as f64 / elapsed.as_secs_f64()), ("cpu_us", cpu * 1e6 / pairs as f64)])
+    figures([
+        ("pairs_s", pairs as f64 / elapsed.as_secs_f64()),
+        ("cpu_us", cpu * 1e6 / pairs as f64),
+    ])
 }
 
 /// `count` pairs a task, for whoever counts something from outside.
