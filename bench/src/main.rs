@@ -9,7 +9,6 @@ mod harness;
 mod machine;
 mod ours;
 mod peers;
-mod reasons;
 mod report;
 mod sample;
 mod scripts;
@@ -23,7 +22,7 @@ use std::time::Instant;
 use lexopt::prelude::*;
 
 use crate::harness::{Effort, Harness};
-use crate::report::{aims, missed};
+use crate::report::{aims, with_figures};
 use crate::sample::Request;
 use crate::works::{ALL, Work};
 
@@ -36,10 +35,10 @@ Measures leasehold beside floors and other clients.
   --quick        two short rounds: under three minutes, for a look
   --full         clean builds as well: minutes more
   --only NAME    this work only; may be repeated
-  --write        writes the tables to bench/RESULTS.md too
+  --write        writes the figures to bench/RESULTS.md too; not with --only
   --list         the names of the works";
 
-/// What the command line asks for.
+/// The options of the command line.
 struct Options {
     effort: Effort,
     only: Vec<String>,
@@ -92,6 +91,11 @@ fn options() -> Result<Option<Options>> {
             other => return Err(Error::other(other.unexpected())),
         }
     }
+    if options.write && !options.only.is_empty() {
+        return Err(Error::other(
+            "--write replaces all figures; leave out --only",
+        ));
+    }
     match options
         .only
         .iter()
@@ -121,10 +125,9 @@ fn run(options: &Options) -> Result<()> {
     let (samples, disturbed) = harness.counts();
     let summary = format!(
         "## Aims\n\n{}\n{samples} samples in {:.0} s; {disturbed} of them were disturbed by other work on the machine to \
-         the end.\n{}",
+         the end.",
         aims(&sections),
         start.elapsed().as_secs_f64(),
-        missed(&sections),
     );
     println!("{summary}");
     if options.write {
@@ -132,11 +135,22 @@ fn run(options: &Options) -> Result<()> {
             .iter()
             .map(|section| section.to_markdown() + "\n")
             .collect();
-        let text = format!("# Results\n\n{machine}\n{summary}\n{}", details.trim_end());
-        let path = works::build::workspace().join("RESULTS.md");
-        std::fs::write(&path, text + "\n")?;
-        eprintln!("written to {}", path.display());
+        write(&format!("{machine}\n{summary}\n\n{details}"))?;
     }
+    Ok(())
+}
+
+/// Puts the figures into RESULTS.md and leaves its prose as it is.
+fn write(figures: &str) -> Result<()> {
+    let path = works::build::workspace().join("RESULTS.md");
+    let text = with_figures(&std::fs::read_to_string(&path)?, figures).ok_or_else(|| {
+        Error::other(format!(
+            "{} has no marks around the figures",
+            path.display()
+        ))
+    })?;
+    std::fs::write(&path, text)?;
+    eprintln!("written to {}", path.display());
     Ok(())
 }
 

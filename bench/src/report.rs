@@ -2,27 +2,25 @@
 
 use std::fmt::Write;
 
-use crate::reasons::REASONS;
-
-/// What one work found.
+/// The results of one work.
 #[derive(Debug)]
 pub struct Section {
-    /// What was measured.
+    /// The figures' heading.
     pub title: &'static str,
-    /// How, in a sentence or two.
+    /// How they were measured, in a sentence or two.
     pub how: String,
     /// Names of the columns behind the candidate's.
     pub columns: Vec<String>,
     /// A line a candidate.
     pub rows: Vec<Row>,
-    /// What we aim for.
+    /// Aims for our figures.
     pub aims: Vec<Aim>,
 }
 
 /// A candidate's figures, in the order of the columns; `None` prints as a dash.
 #[derive(Debug)]
 pub struct Row {
-    /// Who.
+    /// Its name.
     pub candidate: String,
     /// Figures.
     pub cells: Vec<Option<f64>>,
@@ -31,7 +29,7 @@ pub struct Row {
 /// A figure of ours beside the floor's and the best peer's.
 #[derive(Debug)]
 pub struct Aim {
-    /// What.
+    /// The name of the figure.
     pub what: String,
     /// The floor's figure.
     pub floor: Option<f64>,
@@ -120,27 +118,19 @@ pub fn aims(sections: &[Section]) -> String {
     table(rows)
 }
 
-/// A line about each aim that was missed.
-pub fn missed(sections: &[Section]) -> String {
-    let missed = |aim: &&Aim| aim.ours.is_some_and(|ours| !aim.bound.holds(ours));
-    let mut text = String::new();
-    for aim in sections
-        .iter()
-        .flat_map(|section| &section.aims)
-        .filter(missed)
-    {
-        let reason = REASONS.iter().find(|(what, _)| aim.what.starts_with(what));
-        let reason = reason.map_or(
-            "No reason is known; look at the load of the machine first.",
-            |(_, reason)| reason,
-        );
-        let _ = writeln!(text, "- {}: {reason}", aim.what);
-    }
-    if text.is_empty() {
-        text
-    } else {
-        format!("\n## Where an aim is not reached\n\n{text}")
-    }
+/// Comments around the figures in RESULTS.md. What stands outside of them is written by hand, the reasons for missed aims
+/// among it.
+const BEGIN: &str = "<!-- figures: written by `make bench ARGS=--write` -->\n";
+const END: &str = "<!-- end of the figures -->\n";
+
+/// `text` with other figures between the marks, or `None` if it has no marks.
+pub fn with_figures(text: &str, figures: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!(
+        "{before}{BEGIN}\n{}\n\n{END}{after}",
+        figures.trim()
+    ))
 }
 
 /// Three significant digits at least, none lost in large figures.

@@ -55,7 +55,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
             Vec::new()
         },
         aims: vec![
-            aim("crates", "crates", Bound::AtMost(20.0)),
+            aim("crates", "crates", Bound::AtMost(22.0)),
             aim("cold build, CPU s", "cpu_s", Bound::AtMost(20.0)),
             aim("stripped program, KiB", "kib", Bound::AtMost(850.0)),
         ],
