@@ -189,17 +189,17 @@ impl Connection {
     ///
     /// While the connection is down, or its queue is full, the reply is an immediate *not sent*.
     pub fn submit<E: Encode + ?Sized>(&self, command: &E) -> Reply {
-        if let Some(what) = command.breaks_sharing() {
-            let detail = format!(
-                "{what} blocks or changes a connection, so it must not be one that others share"
-            );
-            return Reply::failed(Error::new(ErrorKind::Config, &self.shared().node, detail));
+        if let Some(refused) = self.refused(command) {
+            return refused;
         }
         self.reply(self.shared().submit(command, Shape::Reply, Duration::ZERO))
     }
 
     /// [`submit`](Self::submit), with `ASKING` right before the command. Only for an `-ASK` that was just received.
     pub fn submit_asking<E: Encode + ?Sized>(&self, command: &E) -> Reply {
+        if let Some(refused) = self.refused(command) {
+            return refused;
+        }
         self.reply(
             self.shared()
                 .submit(&Asking(command), Shape::AfterAsking(None), Duration::ZERO),
@@ -242,6 +242,16 @@ impl Connection {
         self.shared()
             .submit_with(subscribe, shape, Duration::ZERO, Some(done))
             .is_ok()
+    }
+
+    /// The reply to a command that a shared connection must not send.
+    fn refused<E: Encode + ?Sized>(&self, command: &E) -> Option<Reply> {
+        let what = command.breaks_sharing()?;
+        let detail = format!(
+            "{what} blocks or changes a connection that others share: use an exclusive one, `Pool::exclusive`"
+        );
+        let error = Error::new(ErrorKind::Config, &self.shared().node, detail);
+        Some(Reply::failed(error))
     }
 
     fn reply(&self, submitted: Result<RequestId, Refused>) -> Reply {

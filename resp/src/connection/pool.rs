@@ -243,21 +243,17 @@ impl Exclusive {
 }
 
 impl Kept {
-    /// `command` is the name of one that breaks sharing, if it does.
-    fn after(self, command: Option<&str>) -> Self {
+    /// `command` is one that a shared connection refuses, if it is.
+    fn after(self, command: Option<&'static str>) -> Self {
         let Some(command) = command else { return self };
-        let is = |names: &[&str]| names.iter().any(|name| command.eq_ignore_ascii_case(name));
-        // `BLPOP` and the like, `XREAD BLOCK`: they take time and leave nothing behind.
-        let blocks = command.starts_with(['B', 'b', 'X', 'x']) || is(&["WAIT", "WAITAOF"]);
-        if self == Self::Changed || blocks {
-            return self;
-        }
-        if is(&["MULTI", "WATCH"]) {
-            Self::Transaction
-        } else if is(&["EXEC", "DISCARD"]) {
-            Self::Nothing
-        } else {
-            Self::Changed
+        match command {
+            "MULTI" | "WATCH" if self != Self::Changed => Self::Transaction,
+            "EXEC" | "DISCARD" if self != Self::Changed => Self::Nothing,
+            "MULTI" | "WATCH" | "EXEC" | "DISCARD" => self,
+            // They take time and leave nothing behind.
+            "WAIT" | "WAITAOF" | "BLMOVE" | "BLMPOP" | "BLPOP" | "BRPOP" | "BRPOPLPUSH"
+            | "BZMPOP" | "BZPOPMAX" | "BZPOPMIN" | "XREAD BLOCK" | "XREADGROUP BLOCK" => self,
+            _ => Self::Changed,
         }
     }
 }

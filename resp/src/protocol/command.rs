@@ -1,8 +1,11 @@
 //! A command: something that can write itself as one request.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::protocol::encode;
+
+mod sharing;
 
 /// One request, which gets one reply.
 ///
@@ -11,43 +14,15 @@ pub trait Encode {
     /// Appends the whole request to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The command's name, if it changes or blocks the connection it is sent on, so that a shared one must refuse it.
-    fn breaks_sharing(&self) -> Option<&str> {
+    /// Why a shared connection must refuse the command: its name, with the subcommand or option if only that changes or
+    /// blocks the connection, in capitals. `None` if it may be sent.
+    fn breaks_sharing(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// Commands that answer otherwise than with one reply, keep state in the connection, or block it.
-const NOT_SHARED: [&str; 28] = [
-    "AUTH",
-    "BLMOVE",
-    "BLMPOP",
-    "BLPOP",
-    "BRPOP",
-    "BRPOPLPUSH",
-    "BZMPOP",
-    "BZPOPMAX",
-    "BZPOPMIN",
-    "DISCARD",
-    "EXEC",
-    "HELLO",
-    "MONITOR",
-    "MULTI",
-    "PSUBSCRIBE",
-    "PSYNC",
-    "PUNSUBSCRIBE",
-    "QUIT",
-    "RESET",
-    "SELECT",
-    "SSUBSCRIBE",
-    "SUBSCRIBE",
-    "SUNSUBSCRIBE",
-    "SYNC",
-    "UNSUBSCRIBE",
-    "WAIT",
-    "WAITAOF",
-    "WATCH",
-];
+/// Behind every argument on the wire.
+const LINE_END: &[u8] = b"\r\n";
 
 /// A command put together at run time.
 ///
@@ -61,6 +36,8 @@ pub struct Command {
     args: usize,
     /// The arguments as they go over the wire, behind the header.
     body: Vec<u8>,
+    /// Where the name is in `body`.
+    name: Range<usize>,
 }
 
 impl Command {
@@ -69,7 +46,12 @@ impl Command {
     pub fn new(name: &str) -> Self {
         let mut body = Vec::with_capacity(128);
         encode::bulk(&mut body, name.as_bytes());
-        Self { args: 1, body }
+        let end = body.len() - LINE_END.len();
+        Self {
+            args: 1,
+            body,
+            name: end - name.len()..end,
+        }
     }
 
     /// The same with one argument more.
@@ -91,14 +73,25 @@ impl Command {
     /// The name it was made with.
     #[must_use]
     pub fn name(&self) -> &str {
-        // It is the first argument, between the first two line ends. A name with a line end in it is cut there.
-        let name = self
-            .body
-            .split(|byte| *byte == b'\r')
-            .nth(1)
-            .and_then(|rest| rest.strip_prefix(b"\n"));
-        name.and_then(|name| std::str::from_utf8(name).ok())
-            .unwrap_or_default()
+        std::str::from_utf8(&self.body[self.name.clone()]).unwrap_or_default()
+    }
+
+    /// The first argument behind the name; empty if there is none.
+    fn subcommand(&self) -> &[u8] {
+        let rest = &self.body[self.name.end + LINE_END.len()..];
+        // Its length, then itself; cut at a line end in it, which no subcommand has.
+        let mut lines = rest.split(|byte| *byte == b'\r');
+        let argument = lines.nth(1).and_then(|line| line.strip_prefix(b"\n"));
+        argument.unwrap_or_default()
+    }
+
+    fn has_arg(&self, word: &[u8]) -> bool {
+        let rest = &self.body[self.name.end..];
+        rest.windows(word.len() + 2 * LINE_END.len()).any(|part| {
+            part.starts_with(LINE_END)
+                && part.ends_with(LINE_END)
+                && part[LINE_END.len()..][..word.len()].eq_ignore_ascii_case(word)
+        })
     }
 }
 
@@ -109,33 +102,9 @@ impl Encode for Command {
         out.extend_from_slice(&self.body);
     }
 
-    fn breaks_sharing(&self) -> Option<&str> {
-        let name = self.name();
-        let has = |arg: &[u8; 9]| {
-            self.body
-                .windows(9)
-                .any(|part| part.eq_ignore_ascii_case(arg))
-        };
-        is_refused(name, || has(b"\r\nREPLY\r\n"), || has(b"\r\nBLOCK\r\n")).then_some(name)
-    }
-}
-
-/// Whether a shared connection refuses a command, by its name and, for two names, by an argument that it may have.
-fn is_refused(name: &str, has_reply: impl Fn() -> bool, has_block: impl Fn() -> bool) -> bool {
-    // What locks and most callers send is let through by its first letter.
-    match name.as_bytes().first().map_or(0, u8::to_ascii_uppercase) {
-        // `CLIENT REPLY OFF` would leave every later caller without an answer.
-        b'C' => name.eq_ignore_ascii_case("CLIENT") && has_reply(),
-        b'X' => {
-            (name.eq_ignore_ascii_case("XREAD") || name.eq_ignore_ascii_case("XREADGROUP"))
-                && has_block()
-        }
-        b'A' | b'B' | b'D' | b'E' | b'H' | b'M' | b'P' | b'Q' | b'R' | b'S' | b'U' | b'W' => {
-            NOT_SHARED
-                .iter()
-                .any(|refused| name.eq_ignore_ascii_case(refused))
-        }
-        _ => false,
+    fn breaks_sharing(&self) -> Option<&'static str> {
+        let name = &self.body[self.name.clone()];
+        sharing::forbids(name, |word| self.has_arg(word), || self.subcommand())
     }
 }
 
@@ -154,11 +123,10 @@ impl Encode for [&[u8]] {
         }
     }
 
-    fn breaks_sharing(&self) -> Option<&str> {
+    fn breaks_sharing(&self) -> Option<&'static str> {
         let (name, args) = self.split_first()?;
-        let name = std::str::from_utf8(name).ok()?;
         let has = |word: &[u8]| args.iter().any(|arg| arg.eq_ignore_ascii_case(word));
-        is_refused(name, || has(b"REPLY"), || has(b"BLOCK")).then_some(name)
+        sharing::forbids(name, has, || args.first().copied().unwrap_or_default())
     }
 }
 
@@ -167,7 +135,7 @@ impl<const N: usize> Encode for [&[u8]; N] {
         self.as_slice().encode(out);
     }
 
-    fn breaks_sharing(&self) -> Option<&str> {
+    fn breaks_sharing(&self) -> Option<&'static str> {
         self.as_slice().breaks_sharing()
     }
 }
@@ -177,7 +145,7 @@ impl<E: Encode + ?Sized> Encode for &E {
         (**self).encode(out);
     }
 
-    fn breaks_sharing(&self) -> Option<&str> {
+    fn breaks_sharing(&self) -> Option<&'static str> {
         (**self).breaks_sharing()
     }
 }
@@ -194,7 +162,7 @@ impl<E: Encode> Encode for Asking<E> {
         self.0.encode(out);
     }
 
-    fn breaks_sharing(&self) -> Option<&str> {
+    fn breaks_sharing(&self) -> Option<&'static str> {
         self.0.breaks_sharing()
     }
 }

@@ -225,7 +225,9 @@ async fn what_blocks_or_changes_a_connection_is_refused_on_a_shared_one_and_noth
     let refused = "AUTH x|BLMOVE a b LEFT LEFT 0|BLMPOP 0 1 a LEFT|BLPOP a 0|BRPOP a 0|BRPOPLPUSH a b 0|BZMPOP 0 1 a MIN|\
         BZPOPMAX a 0|BZPOPMIN a 0|CLIENT REPLY OFF|client reply skip|DISCARD|EXEC|HELLO 2|MONITOR|MULTI|multi|PSUBSCRIBE a|\
         PSYNC ? -1|PUNSUBSCRIBE a|QUIT|RESET|SELECT 1|SSUBSCRIBE a|SUBSCRIBE a|SUNSUBSCRIBE a|SYNC|UNSUBSCRIBE a|WAIT 0 0|\
-        WAITAOF 0 0 0|WATCH a|XREAD BLOCK 0 STREAMS a $|XREADGROUP GROUP g c block 0 STREAMS a >";
+        WAITAOF 0 0 0|WATCH a|ASKING|asking|READONLY|ReadWrite|REPLCONF ACK 1|SCRIPT DEBUG YES|script debug sync|\
+        CLIENT TRACKING ON|client tracking on bcast|CLIENT CACHING YES|CLIENT NO-TOUCH ON|CLIENT NO-EVICT ON|\
+        CLIENT CAPA redirect|CLIENT IMPORT-SOURCE ON|XREAD BLOCK 0 STREAMS a $|XREADGROUP GROUP g c block 0 STREAMS a >";
     for line in refused.split('|') {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         for error in [
@@ -237,11 +239,23 @@ async fn what_blocks_or_changes_a_connection_is_refused_on_a_shared_one_and_noth
                 !error.may_have_executed() && !error.is_transient(),
                 "{line}: {error}"
             );
+            assert!(
+                error.to_string().contains("use an exclusive one"),
+                "{line}: {error}"
+            );
         }
+        // Nor where a redirect of the cluster leads.
+        let error = connection.submit_asking(&command(line)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{line}: {error}");
     }
     // Others that begin alike are not.
     for line in [
         "CLIENT ID",
+        "CLIENT SETNAME TRACKING",
+        "CLIENT LIST",
+        "SCRIPT EXISTS DEBUG",
+        "SCRIPT FLUSH",
+        "EVAL return{KEYS[1]} 1 DEBUG",
         "EXISTS a",
         "SET a b",
         "XREAD STREAMS s 0",
