@@ -237,8 +237,8 @@ impl Connection {
             kind: subscribe.kind,
             channels: subscribe.confirmations(),
         };
-        let node = Arc::clone(self.node());
-        let done: Callback = Box::new(move |outcome| done(checked(outcome, &node)));
+        let shared = Arc::clone(self.shared());
+        let done: Callback = Box::new(move |outcome| done(checked(outcome, &shared)));
         self.shared()
             .submit_with(subscribe, shape, Duration::ZERO, Some(done))
             .is_ok()

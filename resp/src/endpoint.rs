@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::protocol::classify::ServerError;
 
 mod url;
 
@@ -130,6 +131,21 @@ impl Endpoint {
     #[must_use]
     pub fn node(&self) -> Arc<str> {
         self.address.to_string().into()
+    }
+}
+
+impl Endpoint {
+    /// An error line of this server as an error, without the password even if the server echoes it.
+    #[must_use]
+    pub fn server_error(&self, node: &Arc<str>, line: &[u8]) -> Error {
+        let error = ServerError::parse(line);
+        Error::refused(
+            node,
+            match &self.password {
+                Some(password) => error.without(password),
+                None => error,
+            },
+        )
     }
 }
 

@@ -79,9 +79,17 @@ impl Error {
     }
 
     /// An error line of the server at `node`.
+    ///
+    /// Servers echo what they were sent: where that may have been a password, [`Endpoint::server_error`] leaves it out.
+    ///
+    /// [`Endpoint::server_error`]: crate::Endpoint::server_error
     #[must_use]
     pub fn server(node: &Arc<str>, line: &[u8]) -> Self {
-        let error = ServerError::parse(line);
+        Self::refused(node, ServerError::parse(line))
+    }
+
+    /// A refusal by the server at `node`.
+    pub(crate) fn refused(node: &Arc<str>, error: ServerError) -> Self {
         let mut this = Self::new(ErrorKind::Server, node, error.to_string());
         this.0.server = Some(error);
         this

@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 
 use crate::connection::backoff::Backoff;
 use crate::connection::handshake::{self, Established};
-use crate::connection::pipeline::{Liveness, Shape, Wakes, Writing};
+use crate::connection::pipeline::{Liveness, Shape, Surplus, Wakes, Writing};
 use crate::connection::shared::{Event, Shared, Status};
 use crate::connection::socket::Socket;
 use crate::connection::stall::StallDetector;
@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::protocol::command::Command;
 use crate::protocol::decode::Decoder;
 use crate::protocol::push::Push;
+use crate::protocol::value::Value;
 
 /// A connection that has heard nothing for this long is asked whether it is still there. A peer that lost its power
 /// sends no FIN.
@@ -315,8 +316,8 @@ impl<'a> Driver<'a> {
                 Ok(Some(frame)) => match state.pipeline.receive(frame, &mut self.wakes) {
                     Ok(None) => self.served = true,
                     Ok(Some(push)) => pushes.push(push),
-                    Err(error) => {
-                        frames = Err(error);
+                    Err(Surplus(value)) => {
+                        frames = Err(self.surplus(&value));
                         break;
                     }
                 },
@@ -442,6 +443,15 @@ impl<'a> Driver<'a> {
             self.timer.as_mut().reset(self.due.into());
         }
         Liveness::Alive
+    }
+
+    /// `-ERR max number of clients reached` and a few others come without a command, before the server hangs up.
+    fn surplus(&self, value: &Value) -> Error {
+        let node = &self.shared.node;
+        match value {
+            Value::Error(line) => self.shared.endpoint.server_error(node, line),
+            other => handshake::surplus(other, node),
+        }
     }
 
     fn lost(&self, error: io::Error) -> Error {

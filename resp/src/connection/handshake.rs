@@ -69,9 +69,10 @@ pub(crate) async fn shake_hands(
         socket,
         decoder: Decoder::new(Limits::default()),
         received: BytesMut::new(),
+        endpoint,
         node,
     };
-    let greeting = greet(&mut exchange, endpoint).await?;
+    let greeting = greet(&mut exchange).await?;
     let steps = Step::of(endpoint);
     let commands: Vec<Command> = steps.iter().map(|step| step.command(endpoint)).collect();
     let replies = exchange.call(&commands).await?;
@@ -147,8 +148,8 @@ impl Step {
 }
 
 /// `HELLO 3`, with the credentials and the name that the server should list.
-async fn greet(exchange: &mut Exchange<'_>, endpoint: &Endpoint) -> Result<Greeting, Error> {
-    let node = exchange.node;
+async fn greet(exchange: &mut Exchange<'_>) -> Result<Greeting, Error> {
+    let Exchange { endpoint, node, .. } = *exchange;
     let mut hello = Command::new("HELLO").arg("3");
     if let Some(password) = &endpoint.password {
         let user = endpoint.user.as_deref().unwrap_or("default");
@@ -207,11 +208,18 @@ fn server_info(
     Ok(info)
 }
 
+/// The error of a reply that no request is waiting for: what follows cannot be matched any more.
+pub(crate) fn surplus(value: &Value, node: &Arc<str>) -> Error {
+    let detail = format!("a reply without a request: {}", value.kind());
+    Error::new(ErrorKind::Protocol, node, detail)
+}
+
 /// Requests and their replies, before there is a driver.
 struct Exchange<'a> {
     socket: Socket,
     decoder: Decoder,
     received: BytesMut,
+    endpoint: &'a Endpoint,
     node: &'a Arc<str>,
 }
 
@@ -231,7 +239,7 @@ impl Exchange<'_> {
         while replies.len() < commands.len() {
             match self.decoder.decode(&mut self.received) {
                 Ok(Some(Frame::Reply(Value::Error(line)))) => {
-                    replies.push(Err(Error::server(self.node, &line)));
+                    replies.push(Err(self.endpoint.server_error(self.node, &line)));
                 }
                 Ok(Some(Frame::Reply(value))) => replies.push(Ok(value)),
                 Ok(Some(Frame::Push(_))) => {}
@@ -250,10 +258,7 @@ impl Exchange<'_> {
         loop {
             match self.decoder.decode(&mut self.received) {
                 Ok(Some(Frame::Push(_))) => {}
-                Ok(Some(Frame::Reply(value))) => {
-                    let detail = format!("a reply without a request: {}", value.kind());
-                    return Err(Error::new(ErrorKind::Protocol, self.node, detail));
-                }
+                Ok(Some(Frame::Reply(value))) => return Err(surplus(&value, self.node)),
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(Error::protocol(self.node, error)),
             }

@@ -77,7 +77,6 @@ pub struct Pipeline {
 }
 
 /// A buffer that is being written.
-#[derive(Debug)]
 pub struct Writing {
     bytes: Vec<u8>,
     head: usize,
@@ -87,6 +86,10 @@ pub struct Writing {
 /// The queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
+
+/// A reply that no request is waiting for. The stream cannot be used any further.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Surplus(pub Value);
 
 /// Whether the peer still deserves to be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,16 +310,16 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// A reply that nobody asked for: what follows cannot be matched any more.
+    /// [`Surplus`]: no request waits for this reply.
     pub fn receive(
         &mut self,
         frame: Frame,
         wakes: &mut Wakes,
-    ) -> Result<Option<Vec<Value>>, Error> {
+    ) -> Result<Option<Vec<Value>>, Surplus> {
         match frame {
             Frame::Reply(mut value) => {
                 let Some(&id) = self.queue.front() else {
-                    return Err(self.unasked(&value));
+                    return Err(Surplus(value));
                 };
                 match &mut self.requests[id as usize].shape {
                     Shape::AfterAsking(Some(asking)) => value = reply_after_asking(asking, value),
@@ -327,7 +330,7 @@ impl Pipeline {
                     Shape::Reply => {}
                     // A subscription is answered by pushes or refused; with anything else we no longer know who is where.
                     Shape::Confirmations { .. } if !matches!(value, Value::Error(_)) => {
-                        return Err(self.unasked(&value));
+                        return Err(Surplus(value));
                     }
                     Shape::Confirmations { .. } => {}
                 }
@@ -512,18 +515,6 @@ impl Pipeline {
         }
         true
     }
-
-    /// `-ERR max number of clients reached` and a few others come without a command, before the server hangs up.
-    fn unasked(&self, value: &Value) -> Error {
-        match value {
-            Value::Error(line) => Error::server(&self.node, line),
-            other => Error::new(
-                ErrorKind::Protocol,
-                &self.node,
-                format!("a reply nobody asked for: {}", other.kind()),
-            ),
-        }
-    }
 }
 
 impl fmt::Debug for Pipeline {
@@ -532,6 +523,15 @@ impl fmt::Debug for Pipeline {
             .field("node", &self.node)
             .field("in_flight", &self.queue.len())
             .field("unwritten", &self.unwritten)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How much there is, never the bytes: requests carry passwords.
+impl fmt::Debug for Writing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writing")
+            .field("left", &self.rest().len())
             .finish_non_exhaustive()
     }
 }

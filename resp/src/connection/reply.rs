@@ -60,8 +60,9 @@ impl Reply {
     pub fn detach(mut self, callback: impl FnOnce(Outcome) + Send + 'static) {
         match std::mem::replace(&mut self.0, State::Done) {
             State::Queued(shared, id) => {
-                let node = Arc::clone(&shared.node);
-                let callback: Callback = Box::new(move |outcome| callback(checked(outcome, &node)));
+                let checking = Arc::clone(&shared);
+                let callback: Callback =
+                    Box::new(move |outcome| callback(checked(outcome, &checking)));
                 let ready = shared.lock().pipeline.detach(id, callback);
                 if let Some((callback, outcome)) = ready {
                     callback(outcome);
@@ -83,7 +84,7 @@ impl Future for Reply {
                 let Some(outcome) = ready else {
                     return Poll::Pending;
                 };
-                let outcome = checked(outcome, &shared.node);
+                let outcome = checked(outcome, shared);
                 self.0 = State::Done;
                 Poll::Ready(outcome)
             }
@@ -116,9 +117,9 @@ impl fmt::Debug for Reply {
 }
 
 /// An error reply is an error.
-pub(crate) fn checked(outcome: Outcome, node: &Arc<str>) -> Outcome {
+pub(crate) fn checked(outcome: Outcome, shared: &Shared) -> Outcome {
     match outcome {
-        Ok(Value::Error(line)) => Err(Error::server(node, &line)),
+        Ok(Value::Error(line)) => Err(shared.endpoint.server_error(&shared.node, &line)),
         outcome => outcome,
     }
 }

@@ -15,11 +15,16 @@
 
 mod kind;
 mod line;
+mod redact;
 
 use std::fmt::{self, Write};
 
 pub use kind::ServerErrorKind;
 use line::Line;
+use redact::{without_arguments, without_secret};
+
+/// Bytes of an error line that are read; a hostile peer may send many more.
+const LONGEST: usize = 4 << 10;
 
 /// An error line, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +38,11 @@ pub struct ServerError {
 impl ServerError {
     /// Reads the text of a `-` or `!` reply, without its marker and line end.
     ///
-    /// Servers do not promise UTF-8 (an unknown command is echoed as it came); what is not becomes U+FFFD.
+    /// Servers do not promise UTF-8 (an unknown command is echoed as it came); what is not becomes U+FFFD. What is behind
+    /// the first 4 KiB is ignored, and so are the arguments that a server echoes of a command that it does not know.
     #[must_use]
     pub fn parse(line: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(line);
+        let text = String::from_utf8_lossy(line.get(..LONGEST).unwrap_or(line));
         let Line {
             code,
             message,
@@ -45,9 +51,17 @@ impl ServerError {
         Self {
             kind: ServerErrorKind::of(code, message, in_script),
             code: code.into(),
-            message: message.into(),
+            message: without_arguments(message).into(),
             in_script,
         }
+    }
+
+    /// The same without `secret`, in case the server echoes it. The class stays.
+    #[must_use]
+    pub(crate) fn without(mut self, secret: &str) -> Self {
+        self.code = without_secret(&self.code, secret).into();
+        self.message = without_secret(&self.message, secret).into();
+        self
     }
 
     /// The class.

@@ -13,6 +13,7 @@ mod limits;
 mod pipeline_rules;
 mod pool_exclusive;
 mod properties;
+mod secrets;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
