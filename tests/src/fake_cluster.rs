@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use leasehold_resp::Value;
+
 use crate::scripted::{Peer, Scripted};
 
 /// Running nodes; they end when dropped.
@@ -125,16 +127,22 @@ impl Shared {
         self.ports.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn slots(&self) -> String {
+    /// The reply to `CLUSTER SLOTS`.
+    fn slots(&self) -> Value {
         let state = self.lock();
-        let mut reply = format!("*{}\r\n", state.owners.len());
-        for (first, last, node) in &state.owners {
-            let port = self.ports()[*node];
-            reply += &format!(
-                "*3\r\n:{first}\r\n:{last}\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\n{node}\r\n"
-            );
-        }
-        reply
+        let range = |(first, last, node): &(u16, u16, usize)| {
+            let master = vec![
+                Value::Bulk("127.0.0.1".into()),
+                Value::Integer(self.ports()[*node].into()),
+                Value::Bulk(node.to_string().into()),
+            ];
+            Value::Array(vec![
+                Value::Integer((*first).into()),
+                Value::Integer((*last).into()),
+                Value::Array(master),
+            ])
+        };
+        Value::Array(state.owners.iter().map(range).collect())
     }
 }
 
@@ -147,11 +155,11 @@ async fn serve(
     while let Some(request) = peer.greet().await {
         match request[0].as_str() {
             "CLUSTER" => {
-                peer.say(shared.slots()).await;
+                peer.answer(shared.slots()).await;
                 continue;
             }
             "PUBSUB" => {
-                peer.say("*0\r\n").await;
+                peer.answer(Value::Array(Vec::new())).await;
                 continue;
             }
             _ => {}

@@ -1,16 +1,23 @@
 //! A server that does what a test tells it to, right or wrong.
 //!
-//! The script runs once for every connection, on the test's own runtime, and sees the requests as they come.
+//! The script runs once for every connection, on the test's own runtime, and sees the requests as they come. Requests are
+//! read, and answers that are values written, by the library's codec; bytes that no codec would write go out as they are.
 
+use std::fmt;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::{SinkExt, StreamExt};
+use leasehold_resp::{Codec, Frame, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::codec::Framed;
+use tokio_util::io::InspectReader;
 
-/// What a well-behaved server answers to `HELLO 3`.
+/// The reply of a well-behaved server to `HELLO 3`.
 pub const GREETING: &[u8] = b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n";
 
 /// A running script; it ends, with all its connections, when dropped.
@@ -29,14 +36,15 @@ struct Counts {
 }
 
 /// The server's end of one connection.
-#[derive(Debug)]
 pub struct Peer {
     /// 0 for the first connection.
     pub number: u64,
-    stream: TcpStream,
-    unread: Vec<u8>,
+    stream: Framed<InspectReader<TcpStream, Count>, Codec>,
     counts: Arc<Counts>,
 }
+
+/// Counts the bytes that were read.
+type Count = Box<dyn FnMut(&[u8]) + Send>;
 
 impl Scripted {
     /// Runs `script` for every connection.
@@ -58,13 +66,7 @@ impl Scripted {
             while let Ok((stream, _)) = listener.accept().await {
                 let number = counting.accepted.fetch_add(1, Ordering::SeqCst);
                 let _ = stream.set_nodelay(true);
-                let peer = Peer {
-                    number,
-                    stream,
-                    unread: Vec::new(),
-                    counts: Arc::clone(&counting),
-                };
-                connections.spawn(script(peer));
+                connections.spawn(script(Peer::new(number, stream, Arc::clone(&counting))));
             }
         });
         Self {
@@ -112,26 +114,47 @@ impl Drop for Scripted {
 }
 
 impl Peer {
+    fn new(number: u64, stream: TcpStream, counts: Arc<Counts>) -> Self {
+        let counting = Arc::clone(&counts);
+        let count: Count = Box::new(move |bytes: &[u8]| {
+            counting
+                .heard
+                .fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        });
+        Self {
+            number,
+            stream: Framed::new(InspectReader::new(stream, count), Codec::default()),
+            counts,
+        }
+    }
+
     /// The next request, or `None` when the client has gone.
     ///
     /// # Panics
     ///
     /// When it is not an array of bulk strings: clients send nothing else.
     pub async fn request(&mut self) -> Option<Vec<String>> {
-        loop {
-            if let Some((request, length)) = parse(&self.unread) {
-                self.unread.drain(..length);
-                return Some(request);
+        match self.stream.next().await {
+            Some(Ok(frame)) => Some(arguments(frame)),
+            Some(Err(error)) if error.kind() == ErrorKind::InvalidData => {
+                panic!("not a request: {error}")
             }
-            if !self.read().await {
-                return None;
+            // The end of the stream, in the middle of a request or not, or of the connection.
+            Some(Err(_)) | None => {
+                self.counts.ended.fetch_add(1, Ordering::SeqCst);
+                None
             }
         }
     }
 
     /// Writes bytes as they are. A client that has gone is no reason to fail.
     pub async fn say(&mut self, bytes: impl AsRef<[u8]>) {
-        let _ = self.stream.write_all(bytes.as_ref()).await;
+        let _ = self.stream.get_mut().write_all(bytes.as_ref()).await;
+    }
+
+    /// Writes a reply. A client that has gone is no reason to fail.
+    pub async fn answer(&mut self, reply: Value) {
+        let _ = self.stream.send(reply).await;
     }
 
     /// Answers the whole handshake as it should be. Returns the first request behind it.
@@ -144,8 +167,10 @@ impl Peer {
             let request = self.request().await?;
             match request[0].as_str() {
                 "HELLO" => self.say(GREETING).await,
-                "SELECT" => self.say("+OK\r\n").await,
-                "CLIENT" if request[1] == "SETINFO" => self.say("+OK\r\n").await,
+                "SELECT" => self.answer(Value::Simple("OK".into())).await,
+                "CLIENT" if request[1] == "SETINFO" => {
+                    self.answer(Value::Simple("OK".into())).await
+                }
                 _ => return Some(request),
             }
         }
@@ -157,69 +182,49 @@ impl Peer {
     ///
     /// As [`request`](Self::request).
     pub async fn behave(&mut self) {
-        while let Some(request) = self.greet().await {
-            let last = request.last().map(String::as_str).unwrap_or_default();
-            self.say(format!("${}\r\n{last}\r\n", last.len())).await;
+        while let Some(mut request) = self.greet().await {
+            let last = request.pop().unwrap_or_default();
+            self.answer(Value::Bulk(last.into())).await;
         }
     }
 
-    /// Reads until the client ends the connection, and answers nothing.
+    /// Reads until the client ends the connection, and answers nothing. What it reads need not be RESP.
     pub async fn silence(&mut self) {
-        while self.read().await {
-            self.unread.clear();
-        }
+        let mut chunk = vec![0; 16 * 1024];
+        while let Ok(1..) = self.stream.get_mut().read(&mut chunk).await {}
+        self.counts.ended.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Ends the connection with RST.
     pub fn reset(self) {
-        let _ = self.stream.set_zero_linger();
+        let _ = self.stream.get_ref().get_ref().set_zero_linger();
     }
 
     /// Ends the connection in order: with FIN, and everything read that may still come.
     pub async fn hang_up(mut self) {
-        let _ = self.stream.shutdown().await;
+        let _ = self.stream.get_mut().shutdown().await;
         self.silence().await;
-    }
-
-    async fn read(&mut self) -> bool {
-        let mut chunk = [0; 16 * 1024];
-        let n = self.stream.read(&mut chunk).await.unwrap_or(0);
-        self.counts.heard.fetch_add(n as u64, Ordering::SeqCst);
-        self.unread.extend_from_slice(&chunk[..n]);
-        if n == 0 {
-            self.counts.ended.fetch_add(1, Ordering::SeqCst);
-        }
-        n > 0
     }
 }
 
-/// The first request in `bytes` and its length, or `None` while it is incomplete.
-fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
-    let mut at = 0;
-    let mut header = |marker: u8| {
-        let end = at + bytes.get(at..)?.windows(2).position(|two| two == b"\r\n")?;
-        assert_eq!(
-            bytes[at],
-            marker,
-            "not a request: {:?}",
-            String::from_utf8_lossy(bytes)
-        );
-        let count: usize = std::str::from_utf8(&bytes[at + 1..end])
-            .ok()?
-            .parse()
-            .ok()?;
-        if marker == b'*' {
-            at = end + 2;
-            return Some((count, String::new()));
-        }
-        let text = bytes.get(end + 2..end + 2 + count)?;
-        at = end + 2 + count + 2;
-        (at <= bytes.len()).then(|| (count, String::from_utf8_lossy(text).into_owned()))
-    };
-    let (count, _) = header(b'*')?;
-    let mut request = Vec::new();
-    for _ in 0..count {
-        request.push(header(b'$')?.1);
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
     }
-    Some((request, at))
+}
+
+/// The arguments of a request, the name of the command first.
+fn arguments(frame: Frame) -> Vec<String> {
+    let Frame::Reply(Value::Array(arguments)) = frame else {
+        panic!("not a request: {frame:?}")
+    };
+    arguments
+        .iter()
+        .map(|argument| match argument {
+            Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("not an argument: {other:?}"),
+        })
+        .collect()
 }

@@ -1,38 +1,51 @@
-//! Where a RESP frame ends, for the faults that count replies or pick out pushes.
+//! The first frame of a stream, for the faults that count replies or pick out pushes.
 
-/// The length of the first whole frame in `bytes`, or `None` while it is incomplete. Bytes that are no RESP count as
-/// frames of one line each: the proxy must not be the one that stumbles.
-pub(super) fn frame_len(bytes: &[u8]) -> Option<usize> {
-    let end = bytes.windows(2).position(|w| w == b"\r\n")? + 2;
-    let count = || {
-        std::str::from_utf8(&bytes[1..end - 2])
-            .ok()?
-            .parse::<usize>()
-            .ok()
+use bytes::BytesMut;
+use leasehold_resp::push::Push;
+use leasehold_resp::{Codec, Frame};
+use tokio_util::codec::Decoder;
+
+/// A whole frame at the beginning of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct First {
+    pub(super) length: usize,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Reply,
+    /// A push that is no message, such as the confirmation of a subscription.
+    Push,
+    /// A push with a published message: plain, by pattern or sharded.
+    Message,
+}
+
+/// The first frame in `bytes`, or `None` while it is incomplete. Bytes that are no RESP count as one reply: the proxy
+/// passes them on.
+pub(super) fn first(bytes: &[u8]) -> Option<First> {
+    let mut rest = BytesMut::from(bytes);
+    let (length, kind) = match Codec::default().decode(&mut rest) {
+        Ok(frame) => (bytes.len() - rest.len(), kind(frame?)),
+        Err(_) => (bytes.len(), Kind::Reply),
     };
-    let (elements, blob) = match bytes[0] {
-        b'$' | b'=' | b'!' => (0, count().map(|n| n + 2)),
-        b'*' | b'~' | b'>' => (count().unwrap_or(0), None),
-        b'%' => (count().unwrap_or(0) * 2, None),
-        _ => (0, None),
-    };
-    let mut length = end + blob.unwrap_or(0);
-    for _ in 0..elements {
-        length += frame_len(bytes.get(length..)?)?;
+    Some(First { length, kind })
+}
+
+fn kind(frame: Frame) -> Kind {
+    match frame {
+        Frame::Reply(_) => Kind::Reply,
+        Frame::Push(elements) => {
+            let by_pattern = elements
+                .first()
+                .is_some_and(|kind| kind.as_str() == Some("pmessage"));
+            match Push::parse(elements) {
+                Push::Message { .. } => Kind::Message,
+                _ if by_pattern => Kind::Message,
+                _ => Kind::Push,
+            }
+        }
     }
-    (length <= bytes.len()).then_some(length)
-}
-
-/// Whether the frame is a push of any kind.
-pub(super) fn is_push(frame: &[u8]) -> bool {
-    frame.first() == Some(&b'>')
-}
-
-/// Whether the frame is a published message, plain, by pattern or sharded (and not the confirmation of a
-/// subscription, which is a push as well).
-pub(super) fn is_message(frame: &[u8]) -> bool {
-    let kind = frame.split(|b| *b == b'\n').nth(2).unwrap_or_default();
-    is_push(frame) && [&b"message\r"[..], b"pmessage\r", b"smessage\r"].contains(&kind)
 }
 
 #[cfg(test)]
@@ -50,24 +63,40 @@ mod tests {
             "%1\r\n+a\r\n,1.5\r\n",
         ] {
             let stream = format!("{frame}+next\r\n").into_bytes();
-            assert_eq!(frame_len(&stream), Some(frame.len()), "{frame:?}");
+            let reply = First {
+                length: frame.len(),
+                kind: Kind::Reply,
+            };
+            assert_eq!(first(&stream), Some(reply), "{frame:?}");
             for cut in 0..frame.len() {
-                assert_eq!(frame_len(&stream[..cut]), None, "{frame:?} cut at {cut}");
+                assert_eq!(first(&stream[..cut]), None, "{frame:?} cut at {cut}");
             }
         }
     }
 
     #[test]
     fn a_message_is_told_from_the_confirmation_of_a_subscription() {
-        assert!(is_message(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"));
-        assert!(is_message(
-            b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
-        ));
-        assert!(!is_message(
-            b">3\r\n$9\r\nsubscribe\r\n$7\r\nmessage\r\n:1\r\n"
-        ));
-        assert!(!is_message(
-            b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
-        ));
+        for (bytes, kind) in [
+            (
+                ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
+                Kind::Message,
+            ),
+            (
+                ">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
+                Kind::Message,
+            ),
+            (
+                ">4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\nc\r\n$1\r\nm\r\n",
+                Kind::Message,
+            ),
+            (
+                ">3\r\n$9\r\nsubscribe\r\n$7\r\nmessage\r\n:1\r\n",
+                Kind::Push,
+            ),
+            ("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", Kind::Reply),
+        ] {
+            let length = bytes.len();
+            assert_eq!(first(bytes.as_bytes()), Some(First { length, kind }));
+        }
     }
 }

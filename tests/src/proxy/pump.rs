@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::fault::{Cut, Fault, Plan};
-use super::frame;
+use super::frame::{self, Kind};
 
 /// Why a direction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,22 +146,23 @@ impl<'a> Pump<'a> {
                 Ok(left) if left <= n => Step::Cut(left, how),
                 _ => Step::Pass(n, Duration::ZERO),
             },
-            Fault::LoseReply { nth, how } => match frame::frame_len(&self.pending) {
-                Some(len) if frame::is_push(&self.pending) => Step::Pass(len, Duration::ZERO),
-                Some(_) if self.passed + 1 == nth => Step::Cut(0, how),
-                Some(len) => Step::Pass(len, Duration::ZERO),
+            Fault::LoseReply { nth, how } => match frame::first(&self.pending) {
+                Some(first) if first.kind == Kind::Reply && self.passed + 1 == nth => {
+                    Step::Cut(0, how)
+                }
+                Some(first) => Step::Pass(first.length, Duration::ZERO),
                 None => self.read_or_end(),
             },
-            Fault::DropMessages | Fault::RepeatMessages => match frame::frame_len(&self.pending) {
-                Some(len) if frame::is_message(&self.pending[..len]) => {
+            Fault::DropMessages | Fault::RepeatMessages => match frame::first(&self.pending) {
+                Some(first) if first.kind == Kind::Message => {
                     if self.plan.fault == Fault::DropMessages {
-                        return Step::Discard(len);
+                        return Step::Discard(first.length);
                     }
-                    let message = self.pending[..len].to_vec();
+                    let message = self.pending[..first.length].to_vec();
                     self.pending.splice(..0, message);
-                    Step::Pass(len * 2, Duration::ZERO)
+                    Step::Pass(first.length * 2, Duration::ZERO)
                 }
-                Some(len) => Step::Pass(len, Duration::ZERO),
+                Some(first) => Step::Pass(first.length, Duration::ZERO),
                 None => self.read_or_end(),
             },
         }
@@ -180,12 +181,15 @@ impl<'a> Pump<'a> {
             }
         }
         self.to.write_all(&self.pending[..n]).await?;
-        let pushed = frame::is_push(&self.pending);
-        self.pending.drain(..n);
         self.passed += match self.plan.fault {
-            Fault::LoseReply { .. } => u64::from(!pushed),
+            // What passes under this plan is a whole frame.
+            Fault::LoseReply { .. } => {
+                let kind = frame::first(&self.pending).map(|first| first.kind);
+                u64::from(kind == Some(Kind::Reply))
+            }
             _ => n as u64,
         };
+        self.pending.drain(..n);
         if !pause.is_zero() {
             let _ = timeout(pause, self.changes.changed()).await;
         }
