@@ -5,44 +5,40 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Lost, LostReason};
-use crate::hold::{FencingToken, Hold, Leave, Releasing};
-use crate::keeper::Unfinished;
-use crate::scripts::{RELEASE, release_of};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::context::Context;
+use crate::engine::hold::Hold;
+use crate::engine::release::{self, Release};
+use crate::error::{Error, Lost, LostReason};
+use crate::state::token::FencingToken;
 
 /// A lock that is held, for as long as the lease lasts.
 ///
 /// Dropping it releases the lock: the release is queued at once, behind everything sent before, and nothing waits for it.
-/// That works in a panic, outside of a runtime and after the runtime is gone; what cannot be sent then, the keeper sends.
+/// That works in a panic, outside of a runtime and after the runtime is gone; what cannot be sent then, the renewal thread sends.
 ///
-/// A guard is a lease, not a mutex: if this process is stopped for longer than the lease, somebody else gets the lock.
-/// [`is_held`](Self::is_held) knows, [`lost`](Self::lost) tells, and [`token`](Self::token) lets the storage that is
-/// written to refuse whoever does not know yet.
+/// A guard is a lease, not a mutex: if this process is stopped for longer than the lease, others get the lock.
+/// [`is_held`](Self::is_held) knows, [`lost`](Self::lost) and [`cancellation`](Self::cancellation) tell, and
+/// [`token`](Self::token) lets the storage that is written to refuse a holder that does not know yet.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
+    context: Arc<Context>,
     hold: Arc<Hold>,
     /// Whether its end was counted, by [`release`](Self::release).
     left: bool,
 }
 
-/// What [`Guard::release`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Release {
-    /// The lock was held until now, and is free.
-    Released,
-    /// It was gone before: expired, forced or flushed. Somebody else may have held it meanwhile.
-    AlreadyGone,
-    /// Other guards of the same [`Owner`](crate::Owner) still hold it. Nothing was sent.
-    StillHeld,
-}
-
 impl Guard {
     /// A guard of `hold`, which counts it already.
-    pub(crate) const fn new(hold: Arc<Hold>) -> Self {
-        Self { hold, left: false }
+    pub(crate) fn new(context: &Arc<Context>, hold: Arc<Hold>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            hold,
+            left: false,
+        }
     }
 
     /// The key on the server: the namespace and the name.
@@ -54,7 +50,8 @@ impl Guard {
     /// The fencing token: higher than that of every earlier acquisition of this name.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.hold.token
+        // Every primitive whose guard is this type has tokens.
+        self.hold.token.unwrap_or(FencingToken::NONE)
     }
 
     /// How many replicas confirmed the lock before it was granted; 0 if none were asked. See
@@ -78,8 +75,8 @@ impl Guard {
 
     /// Resolves when the lease can no longer be trusted, with the reason; with [`LostReason::Released`] after a release.
     ///
-    /// Resolves in time without an answer of the server, and for a lease that nobody renews. The future is independent
-    /// of the guard: it can move to another task.
+    /// Resolves in time without an answer of the server, and for a fixed lease. The future is independent of the guard: it
+    /// can move to another task.
     ///
     /// # Panics
     ///
@@ -89,8 +86,37 @@ impl Guard {
     ///
     /// Cancel safe: it only watches.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static + use<> {
-        let hold = Arc::clone(&self.hold);
-        async move { hold.over().await }
+        let (registry, hold) = (Arc::clone(&self.context.registry), Arc::clone(&self.hold));
+        async move { release::over(&registry, &hold).await }
+    }
+
+    /// A token that is cancelled when the lease can no longer be trusted, and by a release: for blocking work, which asks
+    /// [`is_cancelled`](CancellationToken::is_cancelled) at its steps, and for spawned tasks.
+    ///
+    /// The renewal thread cancels it in time, also while the runtime of this task is blocked. If that thread is to be
+    /// started for a fixed lease and cannot be, the token is cancelled at once. Cancelling a clone of it by hand
+    /// does nothing to the lock.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: leasehold::Guard) -> Result<(), Box<dyn std::error::Error>> {
+    /// let lost = guard.cancellation();
+    /// let done = tokio::task::spawn_blocking(move || {
+    ///     (0..1_000).take_while(|_| !lost.is_cancelled()).count() // steps that take a while each
+    /// });
+    /// assert_eq!(done.await?, 1_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn cancellation(&self) -> CancellationToken {
+        let token = self.hold.cancellation();
+        let registry = &self.context.registry;
+        if registry.start_worker().is_ok() {
+            registry.work.watch(&self.hold);
+        } else {
+            token.cancel();
+        }
+        token
     }
 
     /// Runs `future` while the lock is held: when the lock is lost, drops it where it stands.
@@ -108,7 +134,7 @@ impl Guard {
     ///
     /// As cancel safe as `future`, which is dropped with it.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
-        let mut lost = pin!(self.hold.over());
+        let mut lost = pin!(release::over(&self.context.registry, &self.hold));
         let mut future = pin!(future);
         poll_fn(|cx| {
             // First, so that nothing runs under a lost lock even once.
@@ -120,111 +146,27 @@ impl Guard {
         .await
     }
 
-    /// Releases the lock and waits for the server's word on it.
+    /// Releases the lock and waits for the server's answer.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unknown`] if it cannot be known whether the lock was held until now, and other kinds if the server
-    /// could not be asked or refused. The lock is given up all the same: the keeper goes on trying to release it, and
-    /// its lease ends in any case.
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) if it cannot be known whether the lock was held until now, and
+    /// other kinds if the server could not be asked or refused. The lock is given up all the same: the renewal thread goes on
+    /// trying to release it, and its lease ends in any case.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: the release was sent with the first poll, and is finished without the future.
     pub async fn release(mut self) -> Result<Release, Error> {
         self.left = true;
-        let hold = Arc::clone(&self.hold);
-        match hold.leave() {
-            Leave::Nested => return Ok(Release::StillHeld),
-            Leave::Gone => return Ok(Release::AlreadyGone),
-            Leave::Release => {}
-        }
-        let Releasing {
-            submitted,
-            listens,
-            unfinished,
-        } = hold.submit_release();
-        let mut pending = Pending {
-            hold: &hold,
-            unfinished: Some(unfinished),
-        };
-        let mut repeated = false;
-        let outcome = match submitted.await {
-            Err(error) if crate::keeper::Job::is_worth_it(&error) => {
-                repeated = error.may_have_executed();
-                pending.again().await.map(|(value, again)| {
-                    repeated |= again;
-                    value
-                })
-            }
-            outcome => outcome,
-        };
-        let value = match outcome {
-            Ok(value) => value,
-            Err(error) => {
-                if let Some(unfinished) = pending.unfinished.take() {
-                    hold.finish_later(&error, unfinished);
-                }
-                // That the second attempt was not sent says nothing of the first.
-                let may_have_run = repeated && !error.may_have_executed();
-                let error = Error::from_client(error);
-                return Err(hold.error(if may_have_run { error.doubted() } else { error }));
-            }
-        };
-        pending.unfinished = None;
-        match hold.released(&value, listens) {
-            Some(true) => Ok(Release::Released),
-            // An earlier attempt of ours may have been the one that ended it.
-            Some(false) if repeated => Err(hold.error(Error::new(
-                ErrorKind::Unknown,
-                "the lock is free of this hold, but an attempt without an answer may have been what released it",
-            ))),
-            Some(false) => Ok(Release::AlreadyGone),
-            None => Err(hold.error(Error::unexpected(&value))),
-        }
-    }
-}
-
-/// A release whose future may be dropped: then the keeper asks again. Asking twice does no harm.
-struct Pending<'a> {
-    hold: &'a Arc<Hold>,
-    unfinished: Option<Unfinished>,
-}
-
-impl Pending<'_> {
-    /// The release once more, with repetitions. Returns whether it may have run more than once.
-    async fn again(&self) -> Result<(leasehold_resp::Value, bool), leasehold_resp::Error> {
-        let Hold {
-            inner, name, id, ..
-        } = &**self.hold;
-        let (keys, args) = release_of(&inner.client, name, id);
-        let deadline = Instant::now() + inner.config.command_timeout;
-        let evaluated = inner
-            .client
-            .eval(&RELEASE.call(&keys, &args), deadline)
-            .await?;
-        Ok((evaluated.value, evaluated.repeated))
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        if let Some(unfinished) = self.unfinished.take() {
-            let node = self.hold.inner.client.node(self.hold.name.key().as_bytes());
-            let dropped = leasehold_resp::Error::unknown(&node, "the future was dropped");
-            self.hold.finish_later(&dropped, unfinished);
-        }
+        release::release(&self.context, &self.hold).await
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.left {
-            return;
-        }
-        match self.hold.leave() {
-            Leave::Nested | Leave::Gone => {}
-            Leave::Release => self.hold.release_detached(),
+        if !self.left {
+            release::drop_guard(&self.context, &self.hold);
         }
     }
 }

@@ -22,29 +22,30 @@
 //! holders can exist: [`Guard::lost`] tells as soon as it can be known, and [`Guard::token`] lets the storage behind the
 //! lock refuse the older one.
 
-mod acquire;
-mod courtesy;
+mod client;
+mod engine;
 mod error;
 mod guard;
-mod hold;
-mod id;
-mod keeper;
-mod lease;
-mod locks;
-mod mutex;
-mod names;
+mod options;
 mod owner;
-mod place;
-mod scripts;
-mod sync;
-mod waiters;
+mod primitives;
+mod protocol;
+mod request;
+mod state;
 
+pub use client::{Locks, LocksBuilder};
+pub use engine::release::Release;
 pub use error::{Error, ErrorKind, Lost, LostReason};
-pub use guard::{Guard, Release};
-pub use hold::{FencingToken, Replicas};
-pub use locks::{Interop, Locks, LocksBuilder};
-pub use mutex::{Holder, Lock, Mutex, TryLock};
+pub use guard::Guard;
+#[cfg(feature = "tls")]
+pub use leasehold_resp::tls::TlsConfig;
+pub use options::{Interop, Replicas};
 pub use owner::Owner;
+pub use primitives::mutex::{Holder, Mutex};
+pub use request::{Acquire, TryAcquire};
+pub use state::token::FencingToken;
+/// The type of [`Guard::cancellation`].
+pub use tokio_util::sync::CancellationToken;
 
 /// The README's example, which must compile.
 #[cfg(doctest)]

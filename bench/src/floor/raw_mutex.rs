@@ -10,9 +10,9 @@ use crate::floor::scan::number;
 use crate::scripts::{Job, LEASE_MS, Script};
 
 static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lock/src/scripts/acquire.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lock/src/protocol/mutex/acquire.lua")));
 static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lock/src/scripts/release.lua")));
+    LazyLock::new(|| Script::new(include_str!("../../../lock/src/protocol/mutex/release.lua")));
 
 /// How long the counter of tokens is kept, in milliseconds: ten minutes, but ten leases at least.
 const KEEP_MS: &str = "600000";

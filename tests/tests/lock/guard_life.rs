@@ -387,3 +387,53 @@ fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
         assert!(next.is_held(), "and its late release took nothing away");
     });
 }
+
+#[tokio::test]
+async fn a_cancellation_token_is_cancelled_at_the_loss_and_at_the_release() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = short_locks(&server, ms(300)).await;
+    let (forced, released) = (locks.mutex("forced"), locks.mutex("released"));
+    let (forced, released) = (forced.lock().await.unwrap(), released.lock().await.unwrap());
+    let (of_forced, of_released) = (forced.cancellation(), released.cancellation());
+    raw.cmd(&["DEL", "forced"]).await;
+    within("the renewal that finds out", of_forced.cancelled()).await;
+    assert!(!of_released.is_cancelled());
+
+    of_released.cancel();
+    assert!(released.is_held(), "the token of one user ends nothing");
+    let again = released.cancellation();
+    assert!(!again.is_cancelled());
+    assert_eq!(released.release().await.unwrap(), Release::Released);
+    assert!(again.is_cancelled());
+    assert!(
+        forced.cancellation().is_cancelled(),
+        "lost before it was asked for"
+    );
+}
+
+#[test]
+fn blocking_work_sees_the_end_of_a_fixed_lease_while_its_runtime_is_blocked() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let server = Server::start().await;
+        let locks = locks(&server).await;
+        let guard = locks.mutex("a").lock().lease(ms(300)).await.unwrap();
+        let lost = guard.cancellation();
+        assert!(!lost.is_cancelled());
+        let give_up = Instant::now() + Duration::from_secs(20);
+        // Neither the runtime nor this task does anything meanwhile.
+        while !lost.is_cancelled() {
+            assert!(Instant::now() < give_up, "the token was never cancelled");
+            std::thread::sleep(ms(5));
+        }
+        assert!(!guard.is_held());
+        assert_eq!(
+            within("the reason", guard.lost()).await,
+            LostReason::Expired
+        );
+    });
+}

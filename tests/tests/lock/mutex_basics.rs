@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::{
-    ErrorKind, FencingToken, Guard, Interop, Lock, Locks, LostReason, Mutex, Owner, Release,
-    TryLock,
+    Acquire, ErrorKind, FencingToken, Guard, Interop, Locks, LostReason, Mutex, Owner, Release,
+    TryAcquire,
 };
 use leasehold_testkit::{RawValue, Server};
 
@@ -23,8 +23,8 @@ fn handles_and_futures_can_go_anywhere() {
     everywhere::<Mutex>();
     everywhere::<Owner>();
     everywhere::<Guard>();
-    everywhere::<Lock>();
-    everywhere::<TryLock>();
+    everywhere::<Acquire>();
+    everywhere::<TryAcquire>();
     everywhere::<leasehold::Error>();
     let _ = |mutex: &Mutex, guard: &Guard| {
         to_a_task(&mutex.lock().into_future());

@@ -4,10 +4,10 @@ use leasehold_testkit::{Raw, RawValue, Server};
 
 use crate::support::{bulk, exists, fields, pttl};
 
-const ACQUIRE: &str = include_str!("../../../lock/src/scripts/acquire.lua");
-const RELEASE: &str = include_str!("../../../lock/src/scripts/release.lua");
-const RENEW: &str = include_str!("../../../lock/src/scripts/renew.lua");
-const FORCE_UNLOCK: &str = include_str!("../../../lock/src/scripts/force_unlock.lua");
+const ACQUIRE: &str = include_str!("../../../lock/src/protocol/mutex/acquire.lua");
+const RELEASE: &str = include_str!("../../../lock/src/protocol/mutex/release.lua");
+const RENEW: &str = include_str!("../../../lock/src/protocol/mutex/renew.lua");
+const FORCE_UNLOCK: &str = include_str!("../../../lock/src/protocol/mutex/force_unlock.lua");
 
 /// What a Redisson client does to take a lock, as far as the server's state goes.
 const REDISSON_ACQUIRE: &str = "

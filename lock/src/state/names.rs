@@ -8,44 +8,61 @@ use leasehold_cluster::slot::tag;
 /// The longest key, namespace included: 4 KiB. A server would take 512 MiB, in every message of every command.
 const MAX_KEY: usize = 4096;
 
-/// Everything a name is called on the server, formatted once.
+/// The names of a primitive's keys and channel, by Redisson's rule for derived names.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// Prefix of the channel on which releases are published.
+    pub(crate) channel: &'static str,
+    /// Prefixes of the keys beside the one that is named like the lock.
+    pub(crate) keys: &'static [&'static str],
+}
+
+/// A name with everything that is derived from it, formatted once.
 pub(crate) struct Name {
-    /// The hash of holders.
+    /// The namespace and the name.
     key: Box<str>,
-    /// Where releases are announced.
+    /// Where releases are published.
     channel: Box<str>,
-    /// The counter of fencing tokens.
-    token: Box<str>,
-    /// Why the name cannot be used, if it cannot: said when it is used, so that naming a lock never fails.
+    /// The keys of the layout, in its order.
+    derived: Box<[Box<str>]>,
+    /// Why the name cannot be used, if so: reported when it is used, so that creating a handle never fails.
     bad: Option<BadName>,
     /// Of the key, for tables that need no exactness.
     hash: u64,
 }
 
 /// Why a name cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadName {
+    #[error("the name is empty")]
     Empty,
+    #[error("the name is longer than {MAX_KEY} bytes, namespace included")]
     TooLong,
     /// The lock and the keys derived from it would hash to different slots of a cluster.
+    #[error(
+        "the name has braces that are no hash tag: use a tag that is not empty, like `{{user:1}}:cart`, or none"
+    )]
     Braces,
 }
 
 impl Name {
-    pub(crate) fn new(namespace: Option<&str>, name: &str) -> Self {
+    pub(crate) fn new(layout: &Layout, namespace: Option<&str>, name: &str) -> Self {
         let key: Box<str> = match namespace {
             Some(namespace) => format!("{namespace}:{name}").into(),
             None => name.into(),
         };
-        let channel = prefixed("redisson_lock__channel", &key);
-        let token = prefixed("redisson_lock_token", &key);
+        let channel = prefixed(layout.channel, &key);
+        let derived: Box<[Box<str>]> = layout
+            .keys
+            .iter()
+            .map(|prefix| prefixed(prefix, &key))
+            .collect();
+        let same_tag = |other: &str| tag(key.as_bytes()) == tag(other.as_bytes());
         let bad = if name.is_empty() {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
             Some(BadName::TooLong)
-        } else if tag(key.as_bytes()) != tag(channel.as_bytes())
-            || tag(key.as_bytes()) != tag(token.as_bytes())
-        {
+        } else if !same_tag(&channel) || !derived.iter().all(|other| same_tag(other)) {
             Some(BadName::Braces)
         } else {
             None
@@ -55,7 +72,7 @@ impl Name {
         Self {
             key,
             channel,
-            token,
+            derived,
             bad,
             hash: hasher.finish(),
         }
@@ -69,8 +86,13 @@ impl Name {
         &self.channel
     }
 
-    pub(crate) fn token(&self) -> &str {
-        &self.token
+    /// The key with this index in the layout.
+    ///
+    /// # Panics
+    ///
+    /// If the layout has no such key.
+    pub(crate) fn derived(&self, index: usize) -> &str {
+        &self.derived[index]
     }
 
     pub(crate) const fn bad(&self) -> Option<BadName> {
@@ -82,10 +104,10 @@ impl Name {
     }
 }
 
-/// One `Locks` has one namespace, so one key is one name.
+/// One `Locks` has one namespace, so one key is one name; primitives that share holders share the channel.
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key
+        self.key == other.key && self.channel == other.channel
     }
 }
 
@@ -100,18 +122,6 @@ impl Hash for Name {
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.key.fmt(f)
-    }
-}
-
-impl fmt::Display for BadName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("the name is empty"),
-            Self::TooLong => write!(f, "the name is longer than {MAX_KEY} bytes, namespace included"),
-            Self::Braces => f.write_str(
-                "the name has braces that are no hash tag: use a tag that is not empty, like `{user:1}:cart`, or none",
-            ),
-        }
     }
 }
 
@@ -134,20 +144,29 @@ fn prefixed(prefix: &str, key: &str) -> Box<str> {
 mod tests {
     use super::*;
 
+    const LAYOUT: Layout = Layout {
+        channel: "redisson_lock__channel",
+        keys: &["redisson_lock_token"],
+    };
+
+    fn named(namespace: Option<&str>, name: &str) -> Name {
+        Name::new(&LAYOUT, namespace, name)
+    }
+
     #[test]
     fn keys_and_channels_are_redissons() {
-        let plain = Name::new(None, "order:42");
+        let plain = named(None, "order:42");
         assert_eq!(plain.key(), "order:42");
         assert_eq!(plain.channel(), "redisson_lock__channel:{order:42}");
-        assert_eq!(plain.token(), "redisson_lock_token:{order:42}");
+        assert_eq!(plain.derived(0), "redisson_lock_token:{order:42}");
         assert_eq!(plain.bad(), None);
 
-        let tagged = Name::new(None, "{user:1}:cart");
+        let tagged = named(None, "{user:1}:cart");
         assert_eq!(tagged.channel(), "redisson_lock__channel:{user:1}:cart");
-        assert_eq!(tagged.token(), "redisson_lock_token:{user:1}:cart");
+        assert_eq!(tagged.derived(0), "redisson_lock_token:{user:1}:cart");
         assert_eq!(tagged.bad(), None);
 
-        let spaced = Name::new(Some("shop"), "order:42");
+        let spaced = named(Some("shop"), "order:42");
         assert_eq!(spaced.key(), "shop:order:42");
         assert_eq!(spaced.channel(), "redisson_lock__channel:{shop:order:42}");
     }
@@ -155,24 +174,24 @@ mod tests {
     #[test]
     fn names_that_would_fail_with_crossslot_are_refused() {
         for name in ["a{b", "a{}b", "{}x", "a}b", "a{}b{c}", "}{", "{", "}"] {
-            assert_eq!(Name::new(None, name).bad(), Some(BadName::Braces), "{name}");
+            assert_eq!(named(None, name).bad(), Some(BadName::Braces), "{name}");
         }
         for name in ["x", "a{b}c", "{a}", "{{a}}", "a{b}c{", "a{b}}", "ä ö\n\0"] {
-            assert_eq!(Name::new(None, name).bad(), None, "{name}");
+            assert_eq!(named(None, name).bad(), None, "{name}");
         }
     }
 
     #[test]
     fn empty_and_endless_names_are_refused() {
-        assert_eq!(Name::new(None, "").bad(), Some(BadName::Empty));
-        assert_eq!(Name::new(Some("shop"), "").bad(), Some(BadName::Empty));
-        assert_eq!(Name::new(None, &"x".repeat(MAX_KEY)).bad(), None);
+        assert_eq!(named(None, "").bad(), Some(BadName::Empty));
+        assert_eq!(named(Some("shop"), "").bad(), Some(BadName::Empty));
+        assert_eq!(named(None, &"x".repeat(MAX_KEY)).bad(), None);
         assert_eq!(
-            Name::new(None, &"x".repeat(MAX_KEY + 1)).bad(),
+            named(None, &"x".repeat(MAX_KEY + 1)).bad(),
             Some(BadName::TooLong)
         );
         assert_eq!(
-            Name::new(Some("n"), &"x".repeat(MAX_KEY - 1)).bad(),
+            named(Some("n"), &"x".repeat(MAX_KEY - 1)).bad(),
             Some(BadName::TooLong)
         );
     }

@@ -1,16 +1,16 @@
-//! How long a hold may be trusted: arithmetic on instants, without a clock in it.
+//! Trusted time of a lease: arithmetic on instants.
 
 use std::time::{Duration, Instant, SystemTime};
 
 /// The shortest lease. A round trip must fit in with room to spare, and 2 ms go to the margin.
 pub(crate) const MIN_LEASE: Duration = Duration::from_millis(10);
-/// The longest lease. Whoever wants a lock for longer wants a lock without end, and there is none.
+/// The longest lease: longer ones would in effect be locks without an end, which do not exist here.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Subtracted from every lease besides one per cent: expiry on the server has a granularity of 1 ms.
 const MARGIN: Duration = Duration::from_millis(2);
 
-/// Until when a hold may be trusted, by two clocks; the earlier counts.
+/// The instant until which a hold may be trusted, by two clocks; the earlier counts.
 ///
 /// The monotonic clock stops while a machine sleeps, and the wall clock steps. Each alone would trust a hold too long in
 /// one of the cases; the earlier of the two is too careful at worst.
@@ -70,7 +70,7 @@ impl Deadline {
         self.left(now).is_zero()
     }
 
-    /// The end by the clock timers use.
+    /// The end by the clock that timers use.
     pub(crate) const fn monotonic(&self) -> Instant {
         self.monotonic
     }
@@ -81,7 +81,7 @@ pub(crate) fn is_good_lease(lease: Duration) -> bool {
     (MIN_LEASE..=MAX_LEASE).contains(&lease)
 }
 
-/// A lease as the server takes it.
+/// A lease in the milliseconds that the server takes.
 pub(crate) fn millis(lease: Duration) -> u64 {
     // Bounded by MAX_LEASE.
     lease.as_millis() as u64

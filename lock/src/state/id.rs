@@ -1,4 +1,4 @@
-//! Who holds a lock, and numbers as text: inline, so that taking a lock needs no heap for them.
+//! Identities of clients and holds, and numbers as text: inline, so that taking a lock needs no heap for them.
 
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ impl ClientId {
         std::str::from_utf8(&self.text).unwrap_or_default()
     }
 
-    /// Something random for the jitter.
+    /// A random number, for the jitter.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
@@ -33,8 +33,8 @@ impl ClientId {
 
 /// One acquisition: `<client id>:<n>`, the field of the lock's hash.
 ///
-/// `n` is never used twice, not even by one `Owner`: a late release of an earlier acquisition, which the keeper may still
-/// be trying to finish, can never end a later one, and a repeated acquire can never count twice.
+/// `n` is never used twice, not even by one `Owner`: a late release of an earlier acquisition, which the renewal worker may
+/// still be trying to finish, can never end a later one, and a repeated acquire can never count twice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HoldId {
     text: [u8; 57],
@@ -46,7 +46,7 @@ impl HoldId {
     pub(crate) fn new(client: &ClientId, number: u64) -> Self {
         let mut text = [b':'; 57];
         text[..36].copy_from_slice(&client.text);
-        let decimal = Decimal::new(number);
+        let decimal = Digits::new(number);
         let digits = decimal.as_bytes();
         text[37..37 + digits.len()].copy_from_slice(digits);
         Self {
@@ -60,21 +60,21 @@ impl HoldId {
         &self.text[..usize::from(self.len)]
     }
 
-    /// The `n`, which is unique in this process' `Locks`.
+    /// The `n`, unique within one `Locks`.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 }
 
-/// A number in decimal.
+/// The decimal digits of a number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decimal {
+pub(crate) struct Digits {
     /// Right-aligned: digits come out of a division last one first.
     text: [u8; 20],
     start: u8,
 }
 
-impl Decimal {
+impl Digits {
     pub(crate) fn new(mut n: u64) -> Self {
         let mut text = [b'0'; 20];
         let mut start = text.len();
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn decimals_read_as_the_standard_library_writes_them() {
         for n in [0, 1, 9, 10, 99, 100, 30_000, u64::MAX] {
-            assert_eq!(Decimal::new(n).as_bytes(), n.to_string().as_bytes());
+            assert_eq!(Digits::new(n).as_bytes(), n.to_string().as_bytes());
         }
     }
 

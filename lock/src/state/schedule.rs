@@ -1,20 +1,20 @@
-//! What is due when: a slab with a free list, and the times of renewals. Pure.
+//! Times at which entries are due: a slab with a free list, and the times of renewals.
 
 use std::time::{Duration, Instant};
 
-/// Things that become due. Adding and removing take constant time and, once grown, no heap; finding takes a scan, which
+/// Entries that become due. Adding and removing take constant time and, once grown, no heap; finding takes a scan, which
 /// happens once a tick and not once a lock.
 #[derive(Debug)]
 pub(crate) struct Schedule<T> {
-    slots: Vec<Slot<T>>,
-    /// The first free slot.
+    cells: Vec<Cell<T>>,
+    /// Index of the first free cell.
     free: Option<usize>,
     used: usize,
 }
 
 #[derive(Debug)]
-enum Slot<T> {
-    /// With the next free one.
+enum Cell<T> {
+    /// With the index of the next free one.
     Free(Option<usize>),
     Used(Due, T),
 }
@@ -38,39 +38,39 @@ impl Due {
 impl<T> Schedule<T> {
     pub(crate) const fn new() -> Self {
         Self {
-            slots: Vec::new(),
+            cells: Vec::new(),
             free: None,
             used: 0,
         }
     }
 
-    /// Adds `item`; the slot is its own until it is removed.
+    /// Adds `item` and returns its index, which is its own until it is removed.
     pub(crate) fn insert(&mut self, due: Due, item: T) -> usize {
         self.used += 1;
         match self
             .free
-            .and_then(|at| self.slots.get_mut(at).map(|slot| (at, slot)))
+            .and_then(|at| self.cells.get_mut(at).map(|cell| (at, cell)))
         {
-            Some((at, slot)) => {
-                if let Slot::Free(next) = slot {
+            Some((at, cell)) => {
+                if let Cell::Free(next) = cell {
                     self.free = *next;
                 }
-                *slot = Slot::Used(due, item);
+                *cell = Cell::Used(due, item);
                 at
             }
             None => {
-                self.slots.push(Slot::Used(due, item));
-                self.slots.len() - 1
+                self.cells.push(Cell::Used(due, item));
+                self.cells.len() - 1
             }
         }
     }
 
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
-        let slot = self
-            .slots
+        let cell = self
+            .cells
             .get_mut(at)
-            .filter(|slot| matches!(slot, Slot::Used(..)))?;
-        let Slot::Used(_, item) = std::mem::replace(slot, Slot::Free(self.free)) else {
+            .filter(|cell| matches!(cell, Cell::Used(..)))?;
+        let Cell::Used(_, item) = std::mem::replace(cell, Cell::Free(self.free)) else {
             return None;
         };
         self.free = Some(at);
@@ -79,34 +79,42 @@ impl<T> Schedule<T> {
     }
 
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<(&mut Due, &mut T)> {
-        match self.slots.get_mut(at) {
-            Some(Slot::Used(due, item)) => Some((due, item)),
+        match self.cells.get_mut(at) {
+            Some(Cell::Used(due, item)) => Some((due, item)),
             _ => None,
         }
     }
 
-    /// The first slot from `start` on that may be done at `now`.
-    pub(crate) fn due(&self, start: usize, now: Instant) -> Option<usize> {
-        let rest = self.slots.get(start..)?;
-        let is_due = |slot: &Slot<T>| matches!(slot, Slot::Used(due, _) if due.from <= now);
-        rest.iter().position(is_due).map(|offset| start + offset)
+    /// Visits every entry that may be done at `now`, with its index.
+    pub(crate) fn for_each_due(
+        &mut self,
+        now: Instant,
+        mut visit: impl FnMut(usize, &mut Due, &mut T),
+    ) {
+        for (at, cell) in self.cells.iter_mut().enumerate() {
+            if let Cell::Used(due, item) = cell
+                && due.from <= now
+            {
+                visit(at, due, item);
+            }
+        }
     }
 
     pub(crate) fn for_each(&mut self, mut change: impl FnMut(&mut Due, &mut T)) {
-        for slot in &mut self.slots {
-            if let Slot::Used(due, item) = slot {
+        for cell in &mut self.cells {
+            if let Cell::Used(due, item) = cell {
                 change(due, item);
             }
         }
     }
 
-    /// When the next thing must be done.
+    /// When the next entry must be done.
     pub(crate) fn next_at(&self) -> Option<Instant> {
-        let at = |slot: &Slot<T>| match slot {
-            Slot::Used(due, _) => Some(due.at),
-            Slot::Free(_) => None,
+        let at = |cell: &Cell<T>| match cell {
+            Cell::Used(due, _) => Some(due.at),
+            Cell::Free(_) => None,
         };
-        self.slots.iter().filter_map(at).min()
+        self.cells.iter().filter_map(at).min()
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -140,22 +148,28 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    fn due(schedule: &mut Schedule<char>, now: Instant) -> Vec<(usize, char)> {
+        let mut found = Vec::new();
+        schedule.for_each_due(now, |at, _, item| found.push((at, *item)));
+        found
+    }
+
     #[test]
-    fn slots_are_used_again_and_nothing_is_removed_twice() {
+    fn cells_are_used_again_and_nothing_is_removed_twice() {
         let now = Instant::now();
         let mut schedule = Schedule::new();
-        let slots: Vec<usize> = (0..4)
+        let added: Vec<usize> = (0..4)
             .map(|n| schedule.insert(Due::sharp(now), n))
             .collect();
-        assert_eq!(schedule.remove(slots[1]), Some(1));
-        assert_eq!(schedule.remove(slots[1]), None);
-        assert_eq!(schedule.remove(slots[3]), Some(3));
+        assert_eq!(schedule.remove(added[1]), Some(1));
+        assert_eq!(schedule.remove(added[1]), None);
+        assert_eq!(schedule.remove(added[3]), Some(3));
         assert_eq!(schedule.remove(99), None);
         let again = [
             schedule.insert(Due::sharp(now), 5),
             schedule.insert(Due::sharp(now), 6),
         ];
-        assert_eq!(again, [slots[3], slots[1]]);
+        assert_eq!(again, [added[3], added[1]]);
         assert_eq!(schedule.insert(Due::sharp(now), 7), 4, "no free one left");
         for at in 0..5 {
             assert!(schedule.remove(at).is_some());
@@ -189,21 +203,17 @@ mod tests {
             'c',
         );
         assert_eq!(schedule.next_at(), Some(now + ms(100)));
-        assert_eq!(schedule.due(0, now), None);
-        let at = now + ms(100);
-        assert_eq!(schedule.due(0, at), Some(0));
-        assert_eq!(schedule.due(1, at), Some(1));
-        assert_eq!(schedule.due(2, at), None);
-        assert_eq!(schedule.due(9, at), None);
+        assert_eq!(due(&mut schedule, now), []);
+        assert_eq!(due(&mut schedule, now + ms(100)), [(0, 'a'), (1, 'b')]);
     }
 
     #[test]
-    fn removed_things_are_never_due() {
+    fn removed_entries_are_never_due() {
         let now = Instant::now();
         let mut schedule = Schedule::new();
-        let slot = schedule.insert(Due::sharp(now), ());
-        schedule.remove(slot);
-        assert_eq!(schedule.due(0, now + ms(1)), None);
+        let index = schedule.insert(Due::sharp(now), 'a');
+        schedule.remove(index);
+        assert_eq!(due(&mut schedule, now + ms(1)), []);
         assert_eq!(schedule.next_at(), None);
     }
 

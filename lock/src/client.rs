@@ -1,23 +1,24 @@
 //! The entry: a connection to the server, and the locks on it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_cluster::{Client, Target};
+#[cfg(feature = "tls")]
+use leasehold_resp::tls::TlsConfig;
 
-use crate::courtesy::Courtesy;
-use crate::error::{Error, ErrorKind, LostReason};
-use crate::hold::{FencingToken, Replicas};
-use crate::id::{ClientId, HoldId};
-use crate::keeper::Keeper;
-use crate::lease::is_good_lease;
-use crate::mutex::Mutex;
-use crate::names::is_good_namespace;
+use crate::engine::context::{Config, Context};
+use crate::engine::registry::Registry;
+use crate::engine::release;
+use crate::engine::renewal::worker;
+use crate::error::{Error, ErrorKind};
+use crate::options::{Interop, Replicas};
 use crate::owner::Owner;
-use crate::place::Table;
-use crate::sync::{Jitter, lock};
+use crate::primitives::mutex::Mutex;
+use crate::state::deadline::is_good_lease;
+use crate::state::id::ClientId;
+use crate::state::names::is_good_namespace;
 
 /// The lease of locks that ask for none.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -34,7 +35,7 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    inner: Arc<Inner>,
+    context: Arc<Context>,
 }
 
 /// Settings of a [`Locks`], to be connected.
@@ -46,47 +47,7 @@ pub struct LocksBuilder {
     connect_timeout: Option<Duration>,
     command_timeout: Option<Duration>,
     #[cfg(feature = "tls")]
-    tls: Option<leasehold_resp::tls::TlsConfig>,
-}
-
-/// Who else uses the same locks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Interop {
-    /// Nobody but this library. Every key has an expiry, the counters of fencing tokens too. Redisson's locks and ours
-    /// exclude each other all the same.
-    #[default]
-    Off,
-    /// Redisson, with its fenced locks: the counters of fencing tokens have no expiry, as it expects.
-    Redisson,
-}
-
-/// What all guards, locks and waiters of one `Locks` share.
-pub(crate) struct Inner {
-    pub(crate) client: Client,
-    pub(crate) keeper: Keeper,
-    pub(crate) waiters: Table,
-    pub(crate) config: Config,
-    pub(crate) jitter: Jitter,
-    courtesy: StdMutex<Courtesy>,
-    /// The highest fencing token that was seen here.
-    highest: AtomicU64,
-    id: ClientId,
-    /// Of holds, and of owners.
-    next: AtomicU64,
-    closed: AtomicBool,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Config {
-    pub(crate) namespace: Option<Arc<str>>,
-    pub(crate) lease: Duration,
-    pub(crate) interop: Interop,
-    pub(crate) replicas: Replicas,
-    /// The longest lease of anybody, if a server that was restarted grants nothing before that has passed.
-    pub(crate) restart_guard: Option<Duration>,
-    /// How long the server may stay silent before waiting for it fails. Of the endpoint, once there is one.
-    pub(crate) command_timeout: Duration,
+    tls: Option<TlsConfig>,
 }
 
 impl Locks {
@@ -108,20 +69,89 @@ impl Locks {
     /// - a server: `redis://[user:password@]host[:port][/database]`, `unix:///path`
     /// - a cluster, by some of its nodes: `redis-cluster://[user:password@]host[:port],host[:port]`
     /// - the master of a service, by its sentinels: `redis-sentinel://[user:password@]host[:port],host[:port]/service`,
-    ///   with `?sentinel_user=…&sentinel_password=…` if the sentinels want any
+    ///   with `?sentinel_user=…&sentinel_password=…` if the sentinels require them
     ///
     /// and the same with TLS, which needs the feature `tls`: `rediss://`, `rediss-cluster://`, `rediss-sentinel://`.
     pub fn builder(url: impl Into<String>) -> LocksBuilder {
+        LocksBuilder::new(url.into())
+    }
+
+    /// The locks on `client`, which is connected to `target`.
+    pub(crate) fn over(client: Client, target: Target, config: Config) -> Self {
+        let id = ClientId::random();
+        let spawn = worker::spawner(target, config.lease);
+        let registry = Registry::new(id.seed().rotate_left(32), spawn);
+        Self {
+            context: Context::new(client, registry, config, id),
+        }
+    }
+
+    /// A handle to the lock called `name`. Does no I/O; a name that cannot be used is refused when it is locked.
+    ///
+    /// A name has 1 byte to 4 KiB, namespace included. Braces must make a Redis Cluster hash tag (`{user:1}:cart`).
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex::new(&self.context, name.as_ref(), None)
+    }
+
+    /// A new owner, whose locks nest.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        Owner::new(&self.context)
+    }
+
+    /// The random UUID that the holders of these locks begin with on the server.
+    #[must_use]
+    pub fn client_id(&self) -> &str {
+        self.context.id()
+    }
+
+    /// Ends all locking through these locks: waits until what was released is free on the server, then disconnects.
+    ///
+    /// Waiters get [`ErrorKind::Closed`], and so does every later call. Guards that are still alive are lost with
+    /// [`LostReason::Closed`](crate::LostReason::Closed) and their locks released: end the work under them first.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if not everything was answered within two command timeouts. Those locks end with their
+    /// leases, or when the renewal thread, which goes on trying, reaches the server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends only the waiting; calling it again goes on with it.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        let context = &self.context;
+        context.set_closed();
+        for hold in context.registry.table.close() {
+            release::shut_down(context, &hold);
+        }
+        let time = context.config.command_timeout * 2;
+        let work = &context.registry.work;
+        let finished = tokio::time::timeout(time, work.all_finished()).await;
+        context.client.close();
+        work.close();
+        finished.map_err(|_| Error::new(ErrorKind::Unavailable, "not every release was answered"))
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.context.fmt(f)
+    }
+}
+
+impl LocksBuilder {
+    pub(crate) const fn new(url: String) -> Self {
         let config = Config {
             namespace: None,
             lease: DEFAULT_LEASE,
             interop: Interop::Off,
             replicas: Replicas::None,
-            restart_guard: None,
+            restart_grace: None,
             command_timeout: Duration::ZERO,
         };
-        LocksBuilder {
-            url: url.into(),
+        Self {
+            url,
             config,
             connect_timeout: None,
             command_timeout: None,
@@ -130,82 +160,6 @@ impl Locks {
         }
     }
 
-    fn over(client: Client, target: Target, config: Config) -> Self {
-        let id = ClientId::random();
-        let keeper = Keeper::new(target, config.lease, id.seed().rotate_left(32));
-        let inner = Inner {
-            client,
-            keeper,
-            waiters: Table::new(),
-            config,
-            jitter: Jitter::new(id.seed()),
-            courtesy: StdMutex::new(Courtesy::new()),
-            highest: AtomicU64::new(0),
-            id,
-            next: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
-        };
-        Self {
-            inner: Arc::new(inner),
-        }
-    }
-
-    /// The lock called `name`. Asks nobody; a name that cannot be used is refused when it is locked.
-    ///
-    /// A name has 1 byte to 4 KiB, namespace included. Braces must make a Redis Cluster hash tag (`{user:1}:cart`).
-    #[must_use]
-    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        Mutex::new(&self.inner, name.as_ref(), None)
-    }
-
-    /// A new owner, whose locks nest.
-    #[must_use]
-    pub fn owner(&self) -> Owner {
-        Owner::new(&self.inner, self.inner.next.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The random UUID that the holders of these locks begin with on the server.
-    #[must_use]
-    pub fn client_id(&self) -> &str {
-        self.inner.id.as_str()
-    }
-
-    /// Ends all locking through these locks: waits until what was released is free on the server, then disconnects.
-    ///
-    /// Whoever waits for a lock gets [`ErrorKind::Closed`], and so does every later call. Guards that are still alive are
-    /// lost with [`LostReason::Closed`] and their locks released: end the work under them first.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unavailable`] if not everything was answered within two command timeouts. Those locks end with their
-    /// leases, or when the keeper, which goes on trying, reaches the server.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future ends only the waiting; calling it again goes on with it.
-    pub async fn shutdown(&self) -> Result<(), Error> {
-        let inner = &self.inner;
-        inner.closed.store(true, Ordering::Release);
-        for hold in inner.waiters.close() {
-            if hold.lose(LostReason::Closed) == LostReason::Closed {
-                hold.release_detached();
-            }
-        }
-        let quiet =
-            tokio::time::timeout(inner.config.command_timeout * 2, inner.keeper.quiet()).await;
-        inner.client.close();
-        inner.keeper.close();
-        quiet.map_err(|_| Error::new(ErrorKind::Unavailable, "not every release was answered"))
-    }
-}
-
-impl fmt::Debug for Locks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl LocksBuilder {
     /// A prefix of every name, followed by a colon on the server. It keeps locks apart from other data, and one service's
     /// from another's. It has no braces.
     pub fn namespace(mut self, namespace: impl AsRef<str>) -> Self {
@@ -220,14 +174,14 @@ impl LocksBuilder {
         self
     }
 
-    /// Who else uses the same locks; nobody by default.
+    /// Other libraries that use the same locks; none by default.
     pub fn interop(mut self, interop: Interop) -> Self {
         self.config.interop = interop;
         self
     }
 
     /// Which replicas must confirm a lock before it counts; none by default. A lock can ask for others, see
-    /// [`Lock::replicated`](crate::Lock::replicated).
+    /// [`Acquire::replicated`](crate::Acquire::replicated).
     pub fn replicated(mut self, replicas: Replicas) -> Self {
         self.config.replicas = replicas;
         self
@@ -236,16 +190,17 @@ impl LocksBuilder {
     /// Grants nothing on a server that was started less than `longest_lease` ago; off by default.
     ///
     /// A server that was restarted has forgotten its locks, while their holders go on trusting their leases. Give the
-    /// longest lease that anybody uses there. Until it has passed a lock counts as held: waiters wait, `try_lock` says
+    /// longest lease that is used there. Until it has passed a lock counts as held: waiters wait, `try_lock` says
     /// `None`. The user needs the right to call `INFO`.
     pub fn restart_guard(mut self, longest_lease: Duration) -> Self {
-        self.config.restart_guard = Some(longest_lease);
+        self.config.restart_grace = Some(longest_lease);
         self
     }
 
-    /// Whom to trust, and who we are, where the URL says TLS; otherwise the certificates of the system are trusted.
+    /// TLS configuration for URLs with TLS: trusted roots and client certificate. By default the certificates of the system
+    /// are trusted.
     #[cfg(feature = "tls")]
-    pub fn tls(mut self, config: leasehold_resp::tls::TlsConfig) -> Self {
+    pub fn tls(mut self, config: TlsConfig) -> Self {
         self.tls = Some(config);
         self
     }
@@ -280,7 +235,7 @@ impl LocksBuilder {
         Ok(Locks::over(client, target, config))
     }
 
-    /// What to connect to and how to lock there, if all of it can be used.
+    /// The target and the settings, if all of them can be used.
     fn settled(self) -> Result<(Target, Config), Error> {
         let Self {
             url,
@@ -303,7 +258,7 @@ impl LocksBuilder {
             return Err(Error::bad_lease("the lease"));
         }
         if config
-            .restart_guard
+            .restart_grace
             .is_some_and(|longest| !is_good_lease(longest))
         {
             return Err(Error::bad_lease("the longest lease of the restart guard"));
@@ -318,7 +273,7 @@ impl LocksBuilder {
             #[cfg(feature = "tls")]
             endpoint.tls_config.clone_from(&self.tls);
         }
-        if config.restart_guard.is_some() {
+        if config.restart_grace.is_some() {
             target
                 .servers_mut()
                 .into_iter()
@@ -328,51 +283,11 @@ impl LocksBuilder {
     }
 }
 
-/// Shows no URL: it may have a password.
+/// Without the URL, which may have a password.
 impl fmt::Debug for LocksBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocksBuilder")
             .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    /// An id for one acquisition.
-    pub(crate) fn next_hold(&self) -> HoldId {
-        HoldId::new(&self.id, self.next.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The highest fencing token that was seen here, of any name: tokens begin with the time, so that is no great leap.
-    pub(crate) fn highest_token(&self) -> u64 {
-        self.highest.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn saw(&self, token: FencingToken) {
-        self.highest.fetch_max(token.as_u64(), Ordering::Relaxed);
-    }
-
-    pub(crate) fn courtesy(&self) -> MutexGuard<'_, Courtesy> {
-        lock(&self.courtesy)
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.keeper.close();
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks")
-            .field("client", &self.client)
-            .field("namespace", &self.config.namespace)
-            .field("client_id", &self.id.as_str())
             .finish_non_exhaustive()
     }
 }

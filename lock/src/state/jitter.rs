@@ -1,22 +1,13 @@
-//! Small things several rooms need: a mutex that outlives panics, and jitter.
+//! Numbers that spread load over time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks `mutex`, also after a panic of another thread.
-///
-/// Every critical section here leaves its data consistent between any two statements, and a lock that gave up on
-/// poisoning would turn one panic into locks that are never released.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Numbers that spread load over time; they protect nothing, so a xorshift will do.
+/// A xorshift generator. It protects nothing, so it need not be a good one.
 #[derive(Debug)]
 pub(crate) struct Jitter(AtomicU64);
 
 impl Jitter {
-    /// Jitter that differs between processes, `seed` being from a random identity.
+    /// Differs between processes if `seed` comes from a random identity.
     pub(crate) fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed | 1))
     }

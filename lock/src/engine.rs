@@ -1,0 +1,14 @@
+//! What all primitives have in common: waiting for a lock, taking it, renewing it, ending it.
+//!
+//! What differs between them is in their [`Protocol`](crate::protocol::Protocol).
+
+pub(crate) mod acquire;
+pub(crate) mod context;
+pub(crate) mod hold;
+mod queue;
+pub(crate) mod registry;
+pub(crate) mod release;
+pub(crate) mod renewal;
+mod sync;
+mod table;
+mod work_queue;

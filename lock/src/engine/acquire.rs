@@ -1,0 +1,396 @@
+//! Taking a lock: from joining the queue to the hold.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Confirmed, Evaluated, Event, Quorum};
+use leasehold_resp as resp;
+use leasehold_resp::Value;
+
+use super::context::Context;
+use super::hold::{Granted, Hold, OwnerHolds};
+use super::queue::{Place, Turn, Wake};
+use super::release;
+use super::work_queue::Unfinished;
+use crate::error::{Error, ErrorKind};
+use crate::options::{Interop, Replicas, Terms};
+use crate::protocol::{Answer, Attempt, Heard, Protocol};
+use crate::state::deadline::{Now, token_ttl};
+use crate::state::hold::Nest;
+use crate::state::id::HoldId;
+use crate::state::names::Name;
+use crate::state::token::FencingToken;
+use crate::state::waiters::{Claim, Closed};
+
+/// Beyond the remaining lease of the holder, 1 ms and up to as many more pass before the next attempt: waiters of many
+/// processes all know the same end.
+const SPREAD_MS: u64 = 4;
+
+/// Pause between attempts at a lock that is where its slot is being moved to: messages from there do not arrive before the
+/// slot has moved.
+const WHILE_MIGRATING: Duration = Duration::from_millis(250);
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) context: Arc<Context>,
+    pub(crate) protocol: &'static Protocol,
+    pub(crate) name: Arc<Name>,
+    pub(crate) owner: Option<Arc<OwnerHolds>>,
+    pub(crate) terms: Terms,
+    pub(crate) wait: Wait,
+}
+
+/// How long to wait while others hold the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    /// One attempt.
+    None,
+    For(Duration),
+    Endless,
+}
+
+/// The result of an attempt.
+enum Attempted {
+    Granted(Arc<Hold>),
+    /// Others have it: the next attempt is due after this long, if nothing is heard before.
+    Held(Duration),
+}
+
+/// Takes the lock, or returns `None` when the time to wait is over.
+pub(crate) async fn acquire(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
+    take(request)
+        .await
+        .map_err(|error| request.context.about(&request.name, error))
+}
+
+async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
+    let Request { context, terms, .. } = request;
+    context.check_name(&request.name)?;
+    if let Some(what) = terms.bad_duration() {
+        return Err(Error::bad_lease(what));
+    }
+    let held = request
+        .owner
+        .as_ref()
+        .and_then(|owner| owner.get(&request.name));
+    if let Some(hold) = held
+        && nest(context, &hold)?
+    {
+        return Ok(Some(hold));
+    }
+    if terms.needs_renewal() {
+        // Now, while there is nothing to lose.
+        context.registry.start_worker()?;
+    }
+    let Some((mut place, until)) = enter(request)? else {
+        return Ok(None);
+    };
+    let id = context.next_hold();
+    let mut at_once = true;
+    loop {
+        match place.turn(until).await? {
+            Turn::Mine => {}
+            Turn::TimeUp => return Ok(None),
+            Turn::Nested(hold) if nest(context, &hold)? => return Ok(Some(hold)),
+            Turn::Nested(_) => continue,
+        }
+        if !matches!(request.wait, Wait::None) {
+            place.give_way().await;
+        }
+        let ttl = match attempt(request, &mut place, id, at_once).await? {
+            Attempted::Granted(hold) => return Ok(Some(hold)),
+            Attempted::Held(ttl) => ttl,
+        };
+        at_once = false;
+        if matches!(request.wait, Wait::None) || !wait(request, &mut place, ttl, until).await? {
+            return Ok(None);
+        }
+    }
+}
+
+/// Joins the queue. Returns the place, and until when to wait there; `None` if it is not to wait and would have to.
+fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> {
+    let Request { context, name, .. } = request;
+    let claim = Claim {
+        access: request.protocol.access,
+        owner: request.owner.as_ref().map(|owner| owner.number()),
+    };
+    Ok(match request.wait {
+        Wait::None => Place::enter_if_free(context, name, claim)?.map(|place| (place, None)),
+        // A time beyond the end of the clock is no limit.
+        Wait::For(time) => Some((
+            Place::enter(context, name, claim)?,
+            Instant::now().checked_add(time),
+        )),
+        Wait::Endless => Some((Place::enter(context, name, claim)?, None)),
+    })
+}
+
+/// Waits until the lock, which others hold for `ttl`, may be free. Returns false if the time to wait was over first.
+async fn wait(
+    request: &Request,
+    place: &mut Place,
+    ttl: Duration,
+    until: Option<Instant>,
+) -> Result<bool, Error> {
+    let jitter = request.context.jitter.below(SPREAD_MS);
+    // A holder with a lease of a year may release it unheard: ask again every lease of ours.
+    let pause = ttl.min(request.terms.lease) + Duration::from_millis(1 + jitter);
+    let free_at = Instant::now() + pause;
+    loop {
+        match place.wait(free_at, until).await? {
+            Wake::Channel(Event::Message(message))
+                if (request.protocol.on_message)(&message) == Heard::Ignore => {}
+            // After a fresh subscription, or without one, messages may have been missed.
+            Wake::Channel(_) | Wake::Due => return Ok(true),
+            Wake::TimeUp => return Ok(false),
+        }
+    }
+}
+
+/// One attempt at the server.
+async fn attempt(
+    request: &Request,
+    place: &mut Place,
+    id: HoldId,
+    at_once: bool,
+) -> Result<Attempted, Error> {
+    let Request {
+        context, protocol, ..
+    } = request;
+    let deadline = Instant::now() + context.config.command_timeout;
+    if let Some(left) = restart_grace(request, deadline).await? {
+        return Ok(Attempted::Held(left));
+    }
+    // Dropped before the place: the release leaves before the next waiter here is woken.
+    let mut open = OpenAttempt::new(request, id);
+    let reply = match ask(request, &id, deadline).await {
+        Ok(reply) => reply,
+        Err(error) => {
+            let may_have_executed = error.may_have_executed();
+            let error = Error::from_client(error);
+            // The scripts check types before they write.
+            if !may_have_executed || error.kind() == ErrorKind::WrongType {
+                open.settle();
+            }
+            return Err(error);
+        }
+    };
+    let Evaluated {
+        value, migrating, ..
+    } = reply.evaluated;
+    let token = match (protocol.read_acquire)(&value) {
+        Some(Answer::Granted { token }) => token,
+        Some(Answer::NoExpiry) => {
+            open.settle();
+            return Err(Error::no_expiry());
+        }
+        Some(Answer::Held(ttl)) => {
+            open.settle();
+            let longest = if migrating { WHILE_MIGRATING } else { ttl };
+            return Ok(Attempted::Held(ttl.min(longest)));
+        }
+        None => return Err(Error::unexpected(&value)),
+    };
+    if let Some(token) = token {
+        context.saw(token);
+    }
+    // The server may have been restarted between the question and the grant. The attempt is still open.
+    if let Some(left) = restart_grace(request, deadline).await? {
+        return Ok(Attempted::Held(left));
+    }
+    let since = Now {
+        monotonic: reply.evaluated.sent,
+        wall: reply.evaluated.sent_wall,
+    };
+    let hold = hold(request, id, token, since, reply.confirmed?)?;
+    // If the locks were shut down meanwhile, the attempt is still open.
+    place.grant(&hold)?;
+    open.settle();
+    begin(request, &hold, at_once, since.monotonic);
+    Ok(Attempted::Granted(hold))
+}
+
+/// The hold of a grant, if there is anything left of it.
+fn hold(
+    request: &Request,
+    id: HoldId,
+    token: Option<FencingToken>,
+    since: Now,
+    acknowledged: usize,
+) -> Result<Arc<Hold>, Error> {
+    let hold = Hold::new(Granted {
+        protocol: request.protocol,
+        name: Arc::clone(&request.name),
+        id,
+        token,
+        terms: request.terms,
+        owner: request.owner.clone(),
+        acknowledged,
+        since,
+    });
+    if hold.is_live() {
+        return Ok(hold);
+    }
+    let lease = request.terms.first_lease();
+    Err(Error::new(
+        ErrorKind::Lost,
+        format!("the answer took longer than the lease of {lease:?}"),
+    ))
+}
+
+/// `hold` begins: it counts for fairness, nests for its owner, and is renewed.
+fn begin(request: &Request, hold: &Arc<Hold>, at_once: bool, sent: Instant) {
+    let Request { context, name, .. } = request;
+    context
+        .fairness()
+        .granted(name.hash(), at_once, sent.elapsed());
+    if let Some(owner) = &request.owner {
+        owner.remember(hold);
+    }
+    if request.terms.needs_renewal() {
+        context.registry.work.renew(hold, sent);
+    }
+}
+
+/// The server's reply to an attempt.
+struct Reply {
+    evaluated: Evaluated,
+    /// How many replicas confirmed it; an error if that is too few.
+    confirmed: Result<usize, Error>,
+}
+
+/// Sends the acquire, and has it confirmed by replicas if that was asked for.
+async fn ask(request: &Request, id: &HoldId, deadline: Instant) -> Result<Reply, resp::Error> {
+    let Request {
+        context,
+        protocol,
+        terms,
+        ..
+    } = request;
+    let lease = terms.first_lease();
+    let attempt = Attempt {
+        name: &request.name,
+        id,
+        lease,
+        counter_ttl: match context.config.interop {
+            Interop::Off => Some(token_ttl(lease)),
+            Interop::Redisson => None,
+        },
+        highest_token: context.highest_token(),
+    };
+    let (call, single_key) = (
+        (protocol.acquire)(&attempt),
+        (protocol.acquire_single_key)(&attempt),
+    );
+    let (call, single_key) = (call.slices(), single_key.slices());
+    let single_key = single_key.call();
+    let call = call.call().with_single_key_fallback(&single_key);
+    let Some(quorum) = quorum(terms.replicas) else {
+        return Ok(Reply {
+            evaluated: context.client.eval(&call, deadline).await?,
+            confirmed: Ok(0),
+        });
+    };
+    let is_granted = |value: &Value| {
+        let answer = (protocol.read_acquire)(value);
+        matches!(answer, Some(Answer::Granted { .. }))
+    };
+    let Confirmed {
+        evaluated,
+        acknowledged,
+        required,
+    } = context
+        .client
+        .eval_replicated(&call, quorum, deadline, is_granted)
+        .await?;
+    let confirmed = match acknowledged {
+        Ok(count) if count >= required || !is_granted(&evaluated.value) => Ok(count),
+        Ok(count) => Err(Error::not_replicated(count, required)),
+        Err(denied) => Err(Error::unconfirmed(denied)),
+    };
+    Ok(Reply {
+        evaluated,
+        confirmed,
+    })
+}
+
+const fn quorum(replicas: Replicas) -> Option<Quorum> {
+    match replicas {
+        Replicas::None | Replicas::AtLeast(0) => None,
+        Replicas::AtLeast(n) => Some(Quorum::AtLeast(n)),
+        Replicas::All => Some(Quorum::All),
+    }
+}
+
+/// How long the server grants nothing because it was restarted, if that is asked for.
+async fn restart_grace(request: &Request, deadline: Instant) -> Result<Option<Duration>, Error> {
+    let Request { context, name, .. } = request;
+    let Some(longest) = context.config.restart_grace else {
+        return Ok(None);
+    };
+    let started = context
+        .client
+        .server_started(name.key().as_bytes(), deadline)
+        .await
+        .map_err(Error::from_read)?;
+    Ok(started.and_then(|started| (started + longest).checked_duration_since(Instant::now())))
+}
+
+/// Adds a guard to `hold`. Returns false if it was released meanwhile.
+fn nest(context: &Context, hold: &Hold) -> Result<bool, Error> {
+    // If it has just run out, it ends here.
+    release::check(&context.registry, hold);
+    let nested = hold.state().nest();
+    match nested {
+        Nest::Nested => Ok(true),
+        Nest::Over => Ok(false),
+        Nest::Lost(reason) => Err(Error::new(ErrorKind::Lost, reason.to_string())),
+    }
+}
+
+/// An attempt without an outcome. Unless it is settled, a release of the same hold follows it on the same connection: a
+/// request that timed out, or whose future was dropped, may still run later.
+struct OpenAttempt<'a> {
+    request: &'a Request,
+    id: HoldId,
+    unfinished: Option<Unfinished>,
+}
+
+impl<'a> OpenAttempt<'a> {
+    fn new(request: &'a Request, id: HoldId) -> Self {
+        Self {
+            request,
+            id,
+            unfinished: Some(request.context.registry.work.unfinished()),
+        }
+    }
+
+    /// Nothing is left on the server, or what is left has a guard.
+    fn settle(&mut self) {
+        self.unfinished = None;
+    }
+}
+
+impl Drop for OpenAttempt<'_> {
+    fn drop(&mut self) {
+        if let Some(unfinished) = self.unfinished.take() {
+            let Request {
+                context,
+                protocol,
+                name,
+                terms,
+                ..
+            } = self.request;
+            let lease = terms.first_lease();
+            release::withdraw(context, protocol, name, self.id, lease, unfinished);
+        }
+    }
+}
+
+impl From<Closed> for Error {
+    fn from(_: Closed) -> Self {
+        Self::closed()
+    }
+}

@@ -1,0 +1,135 @@
+//! What all handles, guards and waiters of one `Locks` share.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use leasehold_cluster::Client;
+
+use super::registry::Registry;
+use super::sync::lock;
+use crate::error::Error;
+use crate::options::{Interop, Replicas};
+use crate::state::fairness::Fairness;
+use crate::state::id::{ClientId, HoldId};
+use crate::state::jitter::Jitter;
+use crate::state::names::Name;
+use crate::state::token::FencingToken;
+
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) config: Config,
+    pub(crate) jitter: Jitter,
+    fairness: Mutex<Fairness>,
+    /// The highest fencing token seen here.
+    highest_token: AtomicU64,
+    id: ClientId,
+    /// The next number of a hold or an owner.
+    next: AtomicU64,
+    closed: AtomicBool,
+}
+
+/// Settings of a `Locks`.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) namespace: Option<Arc<str>>,
+    /// Of locks that ask for none.
+    pub(crate) lease: Duration,
+    pub(crate) interop: Interop,
+    /// Of locks that ask for none.
+    pub(crate) replicas: Replicas,
+    /// How long a server that was restarted grants nothing, if that is asked for: the longest lease that anything uses.
+    pub(crate) restart_grace: Option<Duration>,
+    /// Upper bound on the wait for one answer.
+    pub(crate) command_timeout: Duration,
+}
+
+impl Context {
+    pub(crate) fn new(
+        client: Client,
+        registry: Arc<Registry>,
+        config: Config,
+        id: ClientId,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            registry,
+            config,
+            jitter: Jitter::new(id.seed()),
+            fairness: Mutex::new(Fairness::new()),
+            highest_token: AtomicU64::new(0),
+            id,
+            next: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// The identity of all its holds.
+    pub(crate) fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
+    /// A number that no hold or owner of this client has.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An id for one acquisition.
+    pub(crate) fn next_hold(&self) -> HoldId {
+        HoldId::new(&self.id, self.next_number())
+    }
+
+    /// The highest fencing token seen here, of any name: tokens begin with the time, so that is no great leap.
+    pub(crate) fn highest_token(&self) -> u64 {
+        self.highest_token.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn saw(&self, token: FencingToken) {
+        self.highest_token
+            .fetch_max(token.as_u64(), Ordering::Relaxed);
+    }
+
+    /// A leaf in the order of mutexes.
+    pub(crate) fn fairness(&self) -> MutexGuard<'_, Fairness> {
+        lock(&self.fairness)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_closed(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether `name` can be used now.
+    pub(crate) fn check_name(&self, name: &Name) -> Result<(), Error> {
+        if self.is_closed() {
+            return Err(Error::closed());
+        }
+        name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)))
+    }
+
+    /// `error` with the key it is about, and its node unless the client named one.
+    pub(crate) fn about(&self, name: &Name, error: Error) -> Error {
+        error.about(name.key(), &self.client.node(name.key().as_bytes()))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.registry.work.close();
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks")
+            .field("client", &self.client)
+            .field("namespace", &self.config.namespace)
+            .field("client_id", &self.id.as_str())
+            .finish_non_exhaustive()
+    }
+}

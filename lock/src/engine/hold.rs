@@ -1,0 +1,165 @@
+//! A hold as guards, the table of waiters and the renewals share it; and the holds of one owner.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio_util::sync::CancellationToken;
+
+use super::sync::lock;
+use crate::options::Terms;
+use crate::protocol::Protocol;
+use crate::state::deadline::Now;
+use crate::state::hold::HoldState;
+use crate::state::id::HoldId;
+use crate::state::names::Name;
+use crate::state::token::FencingToken;
+
+/// Upper bound on each sleep while waiting for a hold to end: timers follow the monotonic clock, which stands still while
+/// a machine sleeps and the wall clock runs on.
+const WALL_CLOCK_CHECK: Duration = Duration::from_secs(1);
+
+/// One acquisition that was granted. It does not end by itself: see [`release`](super::release).
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) protocol: &'static Protocol,
+    pub(crate) name: Arc<Name>,
+    pub(crate) id: HoldId,
+    /// The fencing token, if the primitive has them.
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) terms: Terms,
+    pub(crate) owner: Option<Arc<OwnerHolds>>,
+    /// How many replicas confirmed the acquire.
+    pub(crate) acknowledged: usize,
+    state: Mutex<HoldState>,
+    /// Notified when it ends.
+    ended: Notify,
+    /// Cancelled when it ends, once it was asked for.
+    cancellation: OnceLock<CancellationToken>,
+}
+
+/// What a hold is made from.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) protocol: &'static Protocol,
+    pub(crate) name: Arc<Name>,
+    pub(crate) id: HoldId,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) terms: Terms,
+    pub(crate) owner: Option<Arc<OwnerHolds>>,
+    pub(crate) acknowledged: usize,
+    /// When the request that was granted was sent.
+    pub(crate) since: Now,
+}
+
+/// The holds of an owner that have guards, lost ones too.
+#[derive(Debug)]
+pub(crate) struct OwnerHolds {
+    number: u64,
+    holds: Mutex<HashMap<Arc<Name>, Weak<Hold>>>,
+}
+
+impl Hold {
+    /// A hold with one guard.
+    pub(crate) fn new(granted: Granted) -> Arc<Self> {
+        let state = HoldState::new(granted.terms, granted.since);
+        Arc::new(Self {
+            protocol: granted.protocol,
+            name: granted.name,
+            id: granted.id,
+            token: granted.token,
+            terms: granted.terms,
+            owner: granted.owner,
+            acknowledged: granted.acknowledged,
+            state: Mutex::new(state),
+            ended: Notify::new(),
+            cancellation: OnceLock::new(),
+        })
+    }
+
+    /// Its state. A leaf in the order of mutexes: nothing else is locked while this is.
+    pub(crate) fn state(&self) -> MutexGuard<'_, HoldState> {
+        lock(&self.state)
+    }
+
+    /// Whether it may be trusted. Changes nothing, so it may be asked under any mutex but its own.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.left().is_zero()
+    }
+
+    /// How long it may be trusted; zero when it is over.
+    pub(crate) fn left(&self) -> Duration {
+        self.state().left(Now::read())
+    }
+
+    /// How long to sleep at most before its clocks are read again.
+    pub(crate) fn until_next_check(&self) -> Duration {
+        self.left().min(WALL_CLOCK_CHECK)
+    }
+
+    /// Notified when it ends.
+    pub(crate) fn ended(&self) -> Notified<'_> {
+        self.ended.notified()
+    }
+
+    /// Tells everything that watches it of its end, which its state has by now.
+    pub(crate) fn announce_end(&self) {
+        self.ended.notify_waiters();
+        if let Some(token) = self.cancellation.get() {
+            token.cancel();
+        }
+    }
+
+    /// A token that [`announce_end`](Self::announce_end) cancels.
+    pub(crate) fn cancellation(&self) -> CancellationToken {
+        let own = self.cancellation.get_or_init(CancellationToken::new);
+        // A child, so that cancelling it reaches no other.
+        let token = own.child_token();
+        // An end before the token was there did not see it.
+        if !self.is_live() {
+            token.cancel();
+        }
+        token
+    }
+
+    /// When its renewals or its watch are to look at it next, if nothing else happens.
+    pub(crate) fn next_watch(&self, now: Now) -> Instant {
+        let end = self.state().deadline().monotonic();
+        end.min(now.monotonic + WALL_CLOCK_CHECK)
+    }
+}
+
+impl OwnerHolds {
+    pub(crate) fn new(number: u64) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            holds: Mutex::default(),
+        })
+    }
+
+    /// Tells owners apart, within one `Locks`.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn get(&self, name: &Arc<Name>) -> Option<Arc<Hold>> {
+        lock(&self.holds).get(name).and_then(Weak::upgrade)
+    }
+
+    pub(crate) fn remember(&self, hold: &Arc<Hold>) {
+        lock(&self.holds).insert(Arc::clone(&hold.name), Arc::downgrade(hold));
+    }
+
+    /// The last guard of `hold` is gone.
+    pub(crate) fn forget(&self, hold: &Hold) {
+        let mut holds = lock(&self.holds);
+        if holds
+            .get(&hold.name)
+            .is_some_and(|known| std::ptr::eq(known.as_ptr(), hold))
+        {
+            holds.remove(&hold.name);
+        }
+    }
+}

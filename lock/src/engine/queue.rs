@@ -1,0 +1,220 @@
+//! A place in the queue for a lock, and what its waiter waits for there.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Instant;
+
+use leasehold_cluster::{Event, Subscription};
+use tokio::time::Sleep;
+
+use super::context::Context;
+use super::hold::Hold;
+use super::release;
+use crate::error::Error;
+use crate::state::names::Name;
+use crate::state::waiters::{Claim, Closed, Position};
+
+/// A place in the queue. Dropping it gives it up.
+#[derive(Debug)]
+pub(crate) struct Place {
+    context: Arc<Context>,
+    name: Arc<Name>,
+    ticket: Option<u64>,
+    /// Hears of releases elsewhere, while this is the head and needed it.
+    subscription: Option<Subscription>,
+}
+
+/// Whose turn it is.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// This place's: it is the head, and no hold of this process excludes it.
+    Mine,
+    /// Its owner has this hold, to nest with.
+    Nested(Arc<Hold>),
+    /// The time to wait is over.
+    TimeUp,
+}
+
+/// Why a wait for the release of a lock elsewhere ended.
+#[derive(Debug)]
+pub(crate) enum Wake {
+    /// The channel has something for the waiter: a message, or a subscription before which messages may have been missed.
+    Channel(Event),
+    /// The lease of the holder is over, if it was not renewed.
+    Due,
+    /// The time to wait is over.
+    TimeUp,
+}
+
+impl Place {
+    /// Joins the queue.
+    pub(crate) fn enter(
+        context: &Arc<Context>,
+        name: &Arc<Name>,
+        claim: Claim,
+    ) -> Result<Self, Closed> {
+        let ticket = context.registry.table.enter(name, claim)?;
+        Ok(Self::new(context, name, ticket))
+    }
+
+    /// Joins the queue if that means to be its head.
+    pub(crate) fn enter_if_free(
+        context: &Arc<Context>,
+        name: &Arc<Name>,
+        claim: Claim,
+    ) -> Result<Option<Self>, Closed> {
+        let ticket = context.registry.table.enter_if_free(name, claim)?;
+        Ok(ticket.map(|ticket| Self::new(context, name, ticket)))
+    }
+
+    fn new(context: &Arc<Context>, name: &Arc<Name>, ticket: u64) -> Self {
+        Self {
+            context: Arc::clone(context),
+            name: Arc::clone(name),
+            ticket: Some(ticket),
+            subscription: None,
+        }
+    }
+
+    /// Waits until this is the head and no hold of this process excludes it.
+    pub(crate) async fn turn(&self, until: Option<Instant>) -> Result<Turn, Error> {
+        let mut alarm = pin!(None);
+        poll_fn(|cx| {
+            loop {
+                let check_at = match position(&self.context, &self.name, self.ticket, cx) {
+                    Position::Free => return Poll::Ready(Ok(Turn::Mine)),
+                    Position::Nested(hold) => return Poll::Ready(Ok(Turn::Nested(hold))),
+                    Position::Closed => return Poll::Ready(Err(Error::closed())),
+                    Position::Queued => None,
+                    Position::Behind(hold) => {
+                        // A guard that outlives its lease keeps no waiter back.
+                        if release::check(&self.context.registry, &hold).is_some() {
+                            self.context.registry.table.end(&hold);
+                            continue;
+                        }
+                        Some(Instant::now() + hold.until_next_check())
+                    }
+                };
+                if until.is_some_and(|until| until <= Instant::now()) {
+                    return Poll::Ready(Ok(Turn::TimeUp));
+                }
+                let Some(at) = check_at.into_iter().chain(until).min() else {
+                    return Poll::Pending;
+                };
+                if poll_alarm(alarm.as_mut(), at, cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Waits until the lock, which others hold until `free_at` unless they renew it, may be free, or until `until`.
+    ///
+    /// A release elsewhere ends the wait, and so does a fresh subscription: what was published before it was missed. When
+    /// the holder dies nothing is published, so the wait ends with its lease, too.
+    pub(crate) async fn wait(
+        &mut self,
+        free_at: Instant,
+        until: Option<Instant>,
+    ) -> Result<Wake, Error> {
+        let Self {
+            context,
+            name,
+            ticket,
+            subscription,
+        } = self;
+        let subscription = match subscription {
+            Some(known) => known,
+            none => {
+                let known = context.registry.table.take_subscription(name);
+                none.insert(
+                    known.unwrap_or_else(|| context.client.subscribe(name.channel().as_bytes())),
+                )
+            }
+        };
+        let mut event = pin!(subscription.next());
+        let at = until.map_or(free_at, |until| until.min(free_at));
+        let mut alarm = pin!(None);
+        poll_fn(|cx| {
+            if matches!(position(context, name, *ticket, cx), Position::Closed) {
+                return Poll::Ready(Err(Error::closed()));
+            }
+            if let Poll::Ready(event) = event.as_mut().poll(cx) {
+                return Poll::Ready(Ok(Wake::Channel(event)));
+            }
+            let on_time = || {
+                if at == free_at {
+                    Wake::Due
+                } else {
+                    Wake::TimeUp
+                }
+            };
+            poll_alarm(alarm.as_mut(), at, cx).map(|()| Ok(on_time()))
+        })
+        .await
+    }
+
+    /// Pauses if this process took the lock from itself often enough while others wait for it.
+    pub(crate) async fn give_way(&self) {
+        let pause = self.context.fairness().pause(self.name.hash());
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// The lock was granted: the place becomes `hold`, and the next waiter here the head.
+    pub(crate) fn grant(&mut self, hold: &Arc<Hold>) -> Result<(), Closed> {
+        let Some(ticket) = self.ticket else {
+            return Err(Closed);
+        };
+        let subscription = self.subscription.take();
+        self.context
+            .registry
+            .table
+            .grant(ticket, hold, subscription)?;
+        self.ticket = None;
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let table = &self.context.registry.table;
+            table.leave(&self.name, ticket, self.subscription.take());
+        }
+    }
+}
+
+fn position(
+    context: &Context,
+    name: &Arc<Name>,
+    ticket: Option<u64>,
+    cx: &TaskContext<'_>,
+) -> Position<Arc<Hold>> {
+    ticket.map_or(Position::Closed, |ticket| {
+        context.registry.table.position(name, ticket, cx.waker())
+    })
+}
+
+/// Polls a timer that is made when it is first needed, and moves when `at` does.
+fn poll_alarm(
+    mut alarm: Pin<&mut Option<Sleep>>,
+    at: Instant,
+    cx: &mut TaskContext<'_>,
+) -> Poll<()> {
+    let at = at.into();
+    if alarm.is_none() {
+        alarm.set(Some(tokio::time::sleep_until(at)));
+    }
+    let Some(mut sleep) = alarm.as_pin_mut() else {
+        return Poll::Pending;
+    };
+    if sleep.deadline() != at {
+        sleep.as_mut().reset(at);
+    }
+    sleep.poll(cx)
+}

@@ -1,0 +1,42 @@
+//! All holds and waiters of one `Locks`, as the users' tasks and the renewal worker share them.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use super::table::Table;
+use super::work_queue::WorkQueue;
+use crate::error::{Error, ErrorKind};
+
+/// Starts the renewal worker.
+pub(crate) type SpawnWorker = Box<dyn Fn(Arc<Registry>) -> io::Result<()> + Send + Sync>;
+
+pub(crate) struct Registry {
+    pub(crate) table: Table,
+    pub(crate) work: WorkQueue,
+    spawn: SpawnWorker,
+}
+
+impl Registry {
+    /// An empty registry. `spawn` starts the worker when there is work for it.
+    pub(crate) fn new(seed: u64, spawn: SpawnWorker) -> Arc<Self> {
+        Arc::new(Self {
+            table: Table::new(),
+            work: WorkQueue::new(seed),
+            spawn,
+        })
+    }
+
+    /// Starts the renewal worker, unless it runs.
+    pub(crate) fn start_worker(self: &Arc<Self>) -> Result<(), Error> {
+        self.work
+            .start(|| (self.spawn)(Arc::clone(self)))
+            .map_err(|error| Error::new(ErrorKind::Thread, error.to_string()))
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,339 @@
+//! All ways in which a hold ends: its guards go, it runs out, the server says that it is gone, the locks are shut down, or
+//! the attempt that may have taken it is given up.
+//!
+//! An end has the same steps everywhere. No renewal is sent any more; what watches the hold is told; if the server may
+//! still have it, a release is submitted; then the next waiter here is woken, so that its acquire leaves behind the release.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::Submitted;
+use leasehold_resp as resp;
+use leasehold_resp::{ServerErrorKind, Value};
+
+use super::context::Context;
+use super::hold::Hold;
+use super::registry::Registry;
+use super::work_queue::{PendingEnd, Unfinished};
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::protocol::call::Call;
+use crate::protocol::{End, Ended, Protocol};
+use crate::state::deadline::Now;
+use crate::state::hold::{Ending, Leave, Status};
+use crate::state::id::HoldId;
+use crate::state::names::Name;
+
+/// What [`Guard::release`](crate::Guard::release) found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Release {
+    /// The lock was held until now, and is free.
+    Released,
+    /// It was gone before: expired, forced or flushed. Others may have held it meanwhile.
+    AlreadyGone,
+    /// Other guards of the same [`Owner`](crate::Owner) still hold it. Nothing was sent.
+    StillHeld,
+}
+
+/// The end of one guard.
+enum Left {
+    /// Other guards of the hold are alive.
+    Nested,
+    /// The server has nothing to release.
+    Gone,
+    /// A release is under way.
+    Releasing(Releasing),
+}
+
+/// A release under way.
+struct Releasing {
+    submitted: Submitted,
+    /// Whether this process is among those that receive its message.
+    subscribed: bool,
+    unfinished: Unfinished,
+}
+
+/// Why `hold` is over, if it is. One that has just run out ends here.
+pub(crate) fn check(registry: &Registry, hold: &Hold) -> Option<LostReason> {
+    let status = hold.state().check(Now::read());
+    match status {
+        Status::Held => None,
+        Status::Over(reason) => Some(reason),
+        Status::Ended(ending) => {
+            let reason = ending.reason;
+            stop(registry, hold, &ending);
+            registry.table.end(hold);
+            Some(reason)
+        }
+    }
+}
+
+/// Ends `hold`, which the server does not have any more, unless it was over before.
+pub(crate) fn lose(registry: &Registry, hold: &Hold, reason: LostReason) {
+    let ended = hold.state().lose(reason);
+    if let Ok(ending) = ended {
+        stop(registry, hold, &ending);
+        registry.table.end(hold);
+    }
+}
+
+/// Resolves when `hold` is over. Needs no worker, but a runtime with time.
+pub(crate) async fn over(registry: &Registry, hold: &Hold) -> LostReason {
+    loop {
+        let mut ended = pin!(hold.ended());
+        // From here on no notification is missed.
+        ended.as_mut().enable();
+        if let Some(reason) = check(registry, hold) {
+            return reason;
+        }
+        // Either is a reason to check again.
+        let _ = tokio::time::timeout(hold.until_next_check(), ended).await;
+    }
+}
+
+/// Ends a hold because its locks are shut down, and releases it.
+pub(crate) fn shut_down(context: &Arc<Context>, hold: &Arc<Hold>) {
+    let ended = hold.state().lose(LostReason::Closed);
+    if let Ok(ending) = ended
+        && let Some(releasing) = carry_out(context, hold, &ending)
+    {
+        detach(context, hold, releasing);
+    }
+}
+
+/// One guard of `hold` is dropped: releases without waiting for it. The worker finishes what fails.
+pub(crate) fn drop_guard(context: &Arc<Context>, hold: &Arc<Hold>) {
+    if let Left::Releasing(releasing) = leave(context, hold) {
+        detach(context, hold, releasing);
+    }
+}
+
+/// One guard of `hold` is released: waits for the server's answer.
+pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<Release, Error> {
+    let Releasing {
+        submitted,
+        subscribed,
+        unfinished,
+    } = match leave(context, hold) {
+        Left::Nested => return Ok(Release::StillHeld),
+        Left::Gone => return Ok(Release::AlreadyGone),
+        Left::Releasing(releasing) => releasing,
+    };
+    let mut pending = Pending {
+        context,
+        hold,
+        unfinished: Some(unfinished),
+    };
+    let mut repeated = false;
+    let outcome = match submitted.await {
+        Err(error) if is_retryable(&error) => {
+            repeated = error.may_have_executed();
+            pending.repeat().await.map(|(value, again)| {
+                repeated |= again;
+                value
+            })
+        }
+        outcome => outcome,
+    };
+    let about = |error| context.about(&hold.name, error);
+    let value = match outcome {
+        Ok(value) => value,
+        Err(error) => {
+            pending.finish_later(&error);
+            // That the second attempt was not sent says nothing of the first.
+            let may_have_run = repeated && !error.may_have_executed();
+            let error = Error::from_client(error);
+            return Err(about(if may_have_run { error.doubted() } else { error }));
+        }
+    };
+    pending.unfinished = None;
+    match read(context, hold, &value, subscribed) {
+        Some(Ended::Released { .. }) => Ok(Release::Released),
+        // An earlier attempt of ours may have been the one that ended it.
+        Some(Ended::AlreadyGone) if repeated => Err(about(Error::new(
+            ErrorKind::Unknown,
+            "the lock is free of this hold, but an attempt without an answer may have been what released it",
+        ))),
+        Some(Ended::AlreadyGone) => Ok(Release::AlreadyGone),
+        None => Err(about(Error::unexpected(&value))),
+    }
+}
+
+/// An attempt is given up that may have been sent, or may still run later: what it leaves is removed. It is behind the
+/// attempt on the same connection, so it runs after it.
+pub(crate) fn withdraw(
+    context: &Arc<Context>,
+    protocol: &'static Protocol,
+    name: &Arc<Name>,
+    id: HoldId,
+    lease: Duration,
+    unfinished: Unfinished,
+) {
+    let submitted = with_end(context, name, &id, protocol.withdraw, |call| {
+        context.client.submit(&call.slices().call())
+    });
+    let (context, name) = (Arc::clone(context), Arc::clone(name));
+    submitted.detach(move |outcome| {
+        if let Err(error) = outcome
+            && is_retryable(&error)
+        {
+            with_end(&context, &name, &id, protocol.withdraw, |call| {
+                finish_later(&context, call, lease, unfinished);
+            });
+        }
+    });
+}
+
+/// Whether an end that failed like this may succeed later, or elsewhere: what is submitted follows no redirect.
+pub(crate) fn is_retryable(error: &resp::Error) -> bool {
+    error.is_closed()
+        || error.kind() == resp::ErrorKind::Protocol
+        || error.is_transient()
+        || error.as_server().is_some_and(|error| {
+            error.is_redirect() || matches!(error.kind(), ServerErrorKind::NoScript)
+        })
+}
+
+/// A release whose future may be dropped: then the worker repeats it, which does no harm.
+struct Pending<'a> {
+    context: &'a Arc<Context>,
+    hold: &'a Arc<Hold>,
+    unfinished: Option<Unfinished>,
+}
+
+impl Pending<'_> {
+    /// The release once more, with repetitions. Returns whether it may have run more than once.
+    async fn repeat(&self) -> Result<(Value, bool), resp::Error> {
+        let Self { context, hold, .. } = self;
+        let end = end_of(context, &hold.name, &hold.id);
+        let call = (hold.protocol.release)(&end);
+        let slices = call.slices();
+        let deadline = Instant::now() + context.config.command_timeout;
+        let evaluated = context.client.eval(&slices.call(), deadline).await?;
+        Ok((evaluated.value, evaluated.repeated))
+    }
+
+    /// The worker goes on with it, unless `error` says that this is pointless.
+    fn finish_later(&mut self, error: &resp::Error) {
+        if let Some(unfinished) = self.unfinished.take()
+            && is_retryable(error)
+        {
+            finish_hold_later(self.context, self.hold, unfinished);
+        }
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(unfinished) = self.unfinished.take() {
+            finish_hold_later(self.context, self.hold, unfinished);
+        }
+    }
+}
+
+/// Counts one guard less, and begins the release if it was the last one.
+fn leave(context: &Arc<Context>, hold: &Arc<Hold>) -> Left {
+    let left = hold.state().leave();
+    let Leave::Last(ending) = left else {
+        return Left::Nested;
+    };
+    if let Some(owner) = &hold.owner {
+        owner.forget(hold);
+    }
+    carry_out(context, hold, &ending).map_or(Left::Gone, Left::Releasing)
+}
+
+/// Carries out all effects of an end.
+fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Option<Releasing> {
+    let registry = &context.registry;
+    stop(registry, hold, ending);
+    let releasing = ending.release.then(|| Releasing {
+        unfinished: registry.work.unfinished(),
+        subscribed: registry.table.is_subscribed(&hold.name),
+        submitted: with_end(
+            context,
+            &hold.name,
+            &hold.id,
+            hold.protocol.release,
+            |call| context.client.submit(&call.slices().call()),
+        ),
+    });
+    registry.table.end(hold);
+    releasing
+}
+
+/// After this no renewal is sent, and everything that watches the hold knows of its end.
+fn stop(registry: &Registry, hold: &Hold, ending: &Ending) {
+    registry.work.forget(ending.scheduled);
+    hold.announce_end();
+}
+
+fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {
+    let Releasing {
+        submitted,
+        subscribed,
+        unfinished,
+    } = releasing;
+    let (context, hold) = (Arc::clone(context), Arc::clone(hold));
+    submitted.detach(move |outcome| match outcome {
+        Ok(value) => {
+            read(&context, &hold, &value, subscribed);
+        }
+        Err(error) if is_retryable(&error) => finish_hold_later(&context, &hold, unfinished),
+        Err(_) => {}
+    });
+}
+
+/// Reads the reply to a release of `hold`.
+fn read(context: &Context, hold: &Hold, value: &Value, subscribed: bool) -> Option<Ended> {
+    let ended = (hold.protocol.read_release)(value)?;
+    if let Ended::Released { receivers } = ended {
+        let others = receivers > u64::from(subscribed);
+        context.fairness().released(hold.name.hash(), others);
+    }
+    Some(ended)
+}
+
+fn finish_hold_later(context: &Context, hold: &Hold, unfinished: Unfinished) {
+    with_end(
+        context,
+        &hold.name,
+        &hold.id,
+        hold.protocol.release,
+        |call| {
+            finish_later(context, call, hold.terms.lease, unfinished);
+        },
+    );
+}
+
+/// The worker repeats `call` for as long as a hold with `lease` can be on the server. Without a worker that hold ends with
+/// its lease.
+fn finish_later(context: &Context, call: &Call<'_>, lease: Duration, unfinished: Unfinished) {
+    let registry = &context.registry;
+    registry
+        .work
+        .finish(PendingEnd::new(call.to_owned(), lease, unfinished));
+    if registry.start_worker().is_err() {
+        drop(registry.work.take_ends());
+    }
+}
+
+/// Builds the call that ends a hold and hands it to `then`.
+fn with_end<R>(
+    context: &Context,
+    name: &Name,
+    id: &HoldId,
+    build: for<'a> fn(&End<'a>) -> Call<'a>,
+    then: impl FnOnce(&Call<'_>) -> R,
+) -> R {
+    then(&build(&end_of(context, name, id)))
+}
+
+fn end_of<'a>(context: &Context, name: &'a Name, id: &'a HoldId) -> End<'a> {
+    End {
+        name,
+        id,
+        publish: context.client.publish_command(),
+    }
+}

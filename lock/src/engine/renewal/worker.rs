@@ -1,0 +1,234 @@
+//! The renewal worker: a thread with a runtime and connections of its own, so that a user's runtime that is blocked or busy
+//! loses no locks.
+//!
+//! It starts with the first lock that needs renewing, or the first release that failed.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Client, Target};
+use leasehold_resp as resp;
+use leasehold_resp::ServerErrorKind;
+use tokio::task::JoinSet;
+
+use super::super::registry::{Registry, SpawnWorker};
+use super::super::release::is_retryable;
+use super::super::work_queue::PendingEnd;
+use super::{Batch, settle, submit_due};
+use crate::state::deadline::Now;
+
+/// While there is no connection, what is due is looked at again after this long.
+const CONNECT_CHECK: Duration = Duration::from_millis(20);
+/// Pauses between attempts to connect, and to finish an end, grow up to this.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// The worker's client, which is made for the first work that takes one. Once made it reconnects by itself.
+enum Connected {
+    No,
+    Connecting,
+    Yes(Client),
+}
+
+/// The result of a task of the worker.
+enum Done {
+    Connected(Client),
+    Renewed(Batch, Result<resp::Value, resp::Error>),
+    /// Not renewed: their slot is migrating, and each may be at another node.
+    Apart(Batch),
+    Finished,
+}
+
+/// A function that starts the worker, which connects to `target` by itself; `lease` is the usual one.
+pub(crate) fn spawner(mut target: Target, lease: Duration) -> SpawnWorker {
+    // Several attempts must fit between the first renewal and the end of a lease.
+    let timeout = (lease / 6).max(Duration::from_millis(100));
+    for endpoint in target.endpoints_mut() {
+        endpoint.command_timeout = endpoint.command_timeout.min(timeout);
+        endpoint.connect_timeout = endpoint.connect_timeout.min(timeout);
+    }
+    Box::new(move |registry| spawn(registry, target.clone()))
+}
+
+fn spawn(registry: Arc<Registry>, target: Target) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("leasehold-keeper".into())
+        .spawn(move || runtime.block_on(run(&registry, target)))?;
+    Ok(())
+}
+
+/// Works until it is closed and has nothing left to do.
+async fn run(registry: &Registry, target: Target) {
+    let mut connected = Connected::No;
+    let mut tasks = JoinSet::new();
+    let mut changes = 0;
+    loop {
+        if let Connected::Yes(client) = &connected
+            && client.changes() != changes
+        {
+            changes = client.changes();
+            registry.work.look_at_all(true);
+        }
+        // Not only when something is due: a node that goes away is noticed by the connections that end.
+        if matches!(connected, Connected::No) && registry.work.needs_connection() {
+            tasks.spawn(boxed(connect(target.clone())));
+            connected = Connected::Connecting;
+        }
+        let client = if let Connected::Yes(client) = &connected {
+            Some(client)
+        } else {
+            None
+        };
+        work(registry, client, &mut tasks);
+        // A connect under way is for work that may be gone: nothing waits for it.
+        let idle =
+            tasks.is_empty() || matches!(connected, Connected::Connecting) && tasks.len() == 1;
+        if idle && registry.work.may_end() {
+            return;
+        }
+        let mut done = next(registry, client, changes, &mut tasks).await;
+        // Whatever else is known already, before the schedule is looked through again.
+        while let Some(outcome) = done {
+            match outcome {
+                Done::Connected(client) => {
+                    changes = client.changes();
+                    connected = Connected::Yes(client);
+                    // What went away before there was a connection to notice it.
+                    registry.work.look_at_all(false);
+                }
+                Done::Renewed(batch, answer) => settle(registry, &batch, answer),
+                Done::Apart(batch) => {
+                    if let Connected::Yes(client) = &connected {
+                        for one in batch.apart() {
+                            tasks.spawn(boxed(renew_one(client.clone(), one)));
+                        }
+                    }
+                }
+                Done::Finished => {}
+            }
+            done = tasks.try_join_next().and_then(Result::ok);
+        }
+    }
+}
+
+/// Begins everything that can be done now.
+fn work(registry: &Registry, client: Option<&Client>, tasks: &mut JoinSet<Done>) {
+    let now = Now::read();
+    if registry.work.is_time(now.monotonic) {
+        for (batch, submitted) in submit_due(registry, client, now, CONNECT_CHECK) {
+            tasks.spawn(boxed(async move {
+                match submitted.await {
+                    Err(error) if is_migrating(&error) => Done::Apart(batch),
+                    answer => Done::Renewed(batch, answer),
+                }
+            }));
+        }
+    }
+    if let Some(client) = client {
+        for end in registry.work.take_ends() {
+            tasks.spawn(boxed(finish(client.clone(), end)));
+        }
+    }
+}
+
+/// Renews a single hold, wherever its key is. That takes more than a submission: an ASK is to be followed, and must not be
+/// remembered.
+async fn renew_one(client: Client, batch: Batch) -> Done {
+    let answer = {
+        let Some(call) = batch.call() else {
+            return Done::Finished;
+        };
+        let slices = call.slices();
+        let deadline = Instant::now() + client.command_timeout();
+        client.eval(&slices.call(), deadline).await
+    };
+    Done::Renewed(batch, answer.map(|evaluated| evaluated.value))
+}
+
+/// Whether keys of the slot are at two nodes: these at the other one, or some of them here and some there.
+fn is_migrating(error: &resp::Error) -> bool {
+    error.as_server().is_some_and(|error| {
+        matches!(
+            error.kind(),
+            ServerErrorKind::Ask { .. } | ServerErrorKind::TryAgain
+        )
+    })
+}
+
+/// Waits for an answer, for work, for the time, or for another change of the nodes than those that were seen.
+async fn next(
+    registry: &Registry,
+    client: Option<&Client>,
+    seen: u64,
+    tasks: &mut JoinSet<Done>,
+) -> Option<Done> {
+    let mut change = pin!(client.map(|client| client.changed(seen)));
+    let mut more_work = pin!(registry.work.changed());
+    let until = registry.work.sleep_until(Instant::now());
+    let mut timer = pin!(until.map(|at| tokio::time::sleep_until(at.into())));
+    poll_fn(|cx| {
+        if let Poll::Ready(Some(done)) = tasks.poll_join_next(cx) {
+            // A task that panicked has no answer; what it was to renew stays due when it runs out.
+            return Poll::Ready(done.ok());
+        }
+        let has_work = more_work.as_mut().poll(cx).is_ready();
+        let is_time = timer
+            .as_mut()
+            .as_pin_mut()
+            .is_some_and(|timer| timer.poll(cx).is_ready());
+        let changes = change
+            .as_mut()
+            .as_pin_mut()
+            .is_some_and(|change| change.poll(cx).is_ready());
+        if has_work || is_time || changes {
+            Poll::Ready(None)
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// For each type of future that is spawned, all of the runtime's task is compiled anew.
+fn boxed(
+    future: impl Future<Output = Done> + Send + 'static,
+) -> Pin<Box<dyn Future<Output = Done> + Send>> {
+    Box::pin(future)
+}
+
+/// Connects, however long it takes. What waits for it ends when its time is over.
+async fn connect(target: Target) -> Done {
+    let mut pause = CONNECT_CHECK;
+    loop {
+        if let Ok(client) = Client::connect(target.clone()).await {
+            return Done::Connected(client);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+/// Repeats the end of a hold until it is over in any case.
+async fn finish(client: Client, end: PendingEnd) -> Done {
+    let call = end.call.as_call();
+    let slices = call.slices();
+    let mut pause = CONNECT_CHECK;
+    while Instant::now() < end.until {
+        let deadline = end.until.min(Instant::now() + client.command_timeout());
+        match client.eval(&slices.call(), deadline).await {
+            Err(error) if is_retryable(&error) => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+            // Done, or refused for good: then it ends with its lease.
+            _ => break,
+        }
+    }
+    Done::Finished
+}

@@ -1,0 +1,116 @@
+//! The kinds of errors: how each is told, and which of the server's errors it stands for.
+
+use leasehold_resp as resp;
+use leasehold_resp::ServerErrorKind::{
+    Denied, MasterDown, NoAuth, NoPerm, NoReplicas, ReadOnly, WrongPass, WrongType,
+};
+
+/// The kinds of [`Error`](crate::Error).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lease ran out, or was taken away, before it could be used.
+    Lost,
+    /// The server could not be reached or does not serve at the moment. Nothing was done.
+    Unavailable,
+    /// The request was sent and no answer came: it may have been done. What it may have left behind is being removed.
+    Unknown,
+    /// Fewer replicas confirmed the lock than were asked for, so it does not count and is being released.
+    NotReplicated,
+    /// The key holds something that is not a lock.
+    WrongType,
+    /// The lock has no expiry on the server, so it is never freed by itself. This library never writes such a lock.
+    NoExpiry,
+    /// The name of a lock or the namespace cannot be used.
+    BadName,
+    /// A lease or a longest hold that cannot be used.
+    BadLease,
+    /// The URL or another setting cannot be used.
+    Config,
+    /// The server does not let this user in, or not do this.
+    Denied,
+    /// Unexpected reply: the peer is not a Redis or Valkey server, or something changes bytes in between.
+    Protocol,
+    /// The server refused for a reason of its own.
+    Server,
+    /// The thread that renews leases could not be started.
+    Thread,
+    /// [`Locks::shutdown`](crate::Locks::shutdown) was called.
+    Closed,
+}
+
+impl ErrorKind {
+    /// What happened, at `node` where that matters.
+    pub(super) fn sentence(self, node: &str) -> String {
+        let node = if node.is_empty() { "the server" } else { node };
+        match self {
+            Self::Lost => format!("the lock at {node} was lost"),
+            Self::Unavailable => {
+                format!("{node} could not be reached or does not serve, nothing was done")
+            }
+            Self::Unknown => format!("no answer came from {node}, the outcome is unknown"),
+            Self::NotReplicated => {
+                format!("too few replicas of {node} confirmed the lock, it was given back")
+            }
+            Self::WrongType => format!("the key at {node} holds something that is not a lock"),
+            Self::NoExpiry => {
+                format!("the lock at {node} has no expiry, it is never freed by itself")
+            }
+            Self::BadName => "the name cannot be used".into(),
+            Self::BadLease => "the duration cannot be used".into(),
+            Self::Config => "the configuration cannot be used".into(),
+            Self::Denied => format!("permission denied by {node}"),
+            Self::Protocol => format!("unexpected reply from {node}"),
+            Self::Server => format!("{node} refused"),
+            Self::Thread => "the thread that renews leases could not be started".into(),
+            Self::Closed => "these locks were shut down".into(),
+        }
+    }
+
+    /// What to do about it; empty where that is clear or depends.
+    pub(super) const fn advice(self) -> &'static str {
+        match self {
+            Self::Lost => "stop the work it protected, then lock again",
+            Self::Unavailable => "try again later",
+            Self::Unknown => {
+                "what it may have left is being removed, and ends with its lease at the latest; try again"
+            }
+            Self::NotReplicated => {
+                "see that all replicas are up and follow this master, then try again"
+            }
+            Self::WrongType => "use another name or a namespace of your own",
+            Self::NoExpiry => "find out who wrote it, then call `force_unlock()`",
+            Self::Denied => {
+                "check user and password, and the user's rights against the section ACL of the README"
+            }
+            Self::Protocol => "check that the URL is the one of a Redis or Valkey server",
+            Self::Thread => "check the limits of this process",
+            Self::BadName | Self::BadLease | Self::Config | Self::Server | Self::Closed => "",
+        }
+    }
+
+    /// The kind of the client's error about a request that changes something.
+    pub(super) fn of(error: &resp::Error) -> Self {
+        match error.kind() {
+            resp::ErrorKind::NotSent => Self::Unavailable,
+            resp::ErrorKind::Unknown | resp::ErrorKind::Timeout => Self::Unknown,
+            resp::ErrorKind::Protocol => Self::Protocol,
+            resp::ErrorKind::Closed => Self::Closed,
+            resp::ErrorKind::Config => Self::Config,
+            resp::ErrorKind::Server => Self::of_server(error),
+            _ => Self::Server,
+        }
+    }
+
+    fn of_server(error: &resp::Error) -> Self {
+        match error.as_server().map(resp::ServerError::kind) {
+            Some(WrongType) => Self::WrongType,
+            // By class, not by code: inside a script a denial is an `ERR`.
+            Some(NoAuth | WrongPass | NoPerm | Denied) => Self::Denied,
+            // A replica, or a master that may not write: another node, or this one later, may.
+            Some(ReadOnly | MasterDown | NoReplicas) => Self::Unavailable,
+            _ if error.is_transient() => Self::Unavailable,
+            _ => Self::Server,
+        }
+    }
+}

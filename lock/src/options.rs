@@ -1,0 +1,88 @@
+//! What a lock can be asked for.
+
+use std::time::{Duration, Instant};
+
+use crate::state::deadline::is_good_lease;
+
+/// Other libraries that use the same locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Interop {
+    /// None. Every key has an expiry, the counters of fencing tokens too. Redisson's locks and ours exclude each other
+    /// all the same.
+    #[default]
+    Off,
+    /// Redisson, with its fenced locks: the counters of fencing tokens have no expiry, as it expects.
+    Redisson,
+}
+
+/// Which replicas must have a lock before it counts. Renewals and releases never wait for them.
+///
+/// A lock that only the master knows is granted a second time when the master fails before its replicas have it, or is
+/// frozen, replaced and wakes up. `All` closes that for any single fault. Two at once, and clocks that jump, it does not:
+/// [`Guard::token`](crate::Guard::token) is for those.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Replicas {
+    /// None: the fast mode.
+    #[default]
+    None,
+    /// So many. One of two is not safe: it may be the one that is not promoted.
+    AtLeast(usize),
+    /// All that the master is expected to have: the most it was known to have since these locks connected. While one of
+    /// them is down no lock is granted, and with none known neither. After taking a replica away for good, connect anew.
+    All,
+}
+
+/// The conditions of one acquisition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Of the acquire and of every renewal.
+    pub(crate) lease: Duration,
+    /// Whether the lease is renewed.
+    pub(crate) renew: bool,
+    /// Upper bound on the whole hold, however often it is renewed.
+    pub(crate) max_hold: Option<Duration>,
+    /// Which replicas must confirm the acquire.
+    pub(crate) replicas: Replicas,
+}
+
+impl Terms {
+    /// The lease to acquire with.
+    pub(crate) fn first_lease(&self) -> Duration {
+        self.max_hold
+            .map_or(self.lease, |max_hold| max_hold.min(self.lease))
+    }
+
+    /// Whether there will be anything to renew.
+    pub(crate) fn needs_renewal(&self) -> bool {
+        self.renew && self.max_hold.is_none_or(|max_hold| max_hold > self.lease)
+    }
+
+    /// The lease of a renewal that is sent at `now`, for a hold whose request was sent at `since`; `None` if nothing is to
+    /// be renewed or `max_hold` leaves nothing to renew.
+    pub(crate) fn next_lease(&self, since: Instant, now: Instant) -> Option<Duration> {
+        if !self.renew {
+            return None;
+        }
+        let Some(max_hold) = self.max_hold else {
+            return Some(self.lease);
+        };
+        let left = (since + max_hold)
+            .saturating_duration_since(now)
+            .min(self.lease);
+        // The server counts in whole milliseconds; less than one is nothing.
+        let whole = Duration::from_millis(left.as_millis() as u64);
+        Some(whole).filter(|lease| !lease.is_zero())
+    }
+
+    /// The duration that cannot be used, if there is one.
+    pub(crate) fn bad_duration(&self) -> Option<&'static str> {
+        if !is_good_lease(self.lease) {
+            return Some("the lease");
+        }
+        self.max_hold
+            .is_some_and(|max_hold| !is_good_lease(max_hold))
+            .then_some("the longest hold")
+    }
+}

@@ -1,0 +1,3 @@
+//! Handles of the primitives, one file each: they name a protocol and hand out guards.
+
+pub(crate) mod mutex;

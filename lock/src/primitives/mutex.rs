@@ -1,0 +1,230 @@
+//! The mutex.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_resp::{Command, Value};
+
+use crate::engine::acquire::{Request, Wait};
+use crate::engine::context::Context;
+use crate::engine::hold::OwnerHolds;
+use crate::error::{Error, ErrorKind};
+use crate::options::Terms;
+use crate::protocol::mutex::{MUTEX, force_unlock};
+use crate::request::{Acquire, TryAcquire};
+use crate::state::names::Name;
+
+/// A handle to a named lock. Creating it does no I/O; cloning is cheap.
+///
+/// It is held by one at a time, over all processes. Waiters of one process are served in the order they asked. Between
+/// processes the first to ask after a release gets it, but a process that passed it on inside 32 times in a row leaves it
+/// to others for a moment.
+///
+/// It is not re-entrant: a second lock waits for the first, as with Tokio's mutex. [`Locks::owner`](crate::Locks::owner)
+/// makes locks that nest.
+#[derive(Clone)]
+pub struct Mutex {
+    context: Arc<Context>,
+    name: Arc<Name>,
+    owner: Option<Arc<OwnerHolds>>,
+}
+
+/// The holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    id: String,
+    count: u64,
+}
+
+impl Mutex {
+    pub(crate) fn new(context: &Arc<Context>, name: &str, owner: Option<&Arc<OwnerHolds>>) -> Self {
+        let name = Name::new(&MUTEX.layout, context.config.namespace.as_deref(), name);
+        Self {
+            context: Arc::clone(context),
+            name: Arc::new(name),
+            owner: owner.cloned(),
+        }
+    }
+
+    /// The key on the server: the namespace and the name.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.name.key()
+    }
+
+    /// Takes the lock, waiting for as long as others hold it.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn lock(&self) -> Acquire {
+        Acquire::new(self.request(Wait::Endless))
+    }
+
+    /// Takes the lock if it is free, in one round trip.
+    ///
+    /// `None` if others hold it; at once and without asking the server while this process holds it or is already waiting
+    /// for it.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_lock(&self) -> TryAcquire {
+        Acquire::new(self.request(Wait::None))
+    }
+
+    /// Takes the lock, waiting for at most `time`; `None` when that is over.
+    ///
+    /// With no time to wait there is still one attempt, unless others here are ahead. When the server does not answer, it
+    /// takes up to one command timeout longer.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_lock_for(&self, time: Duration) -> TryAcquire {
+        Acquire::new(self.request(Wait::For(time)))
+    }
+
+    /// The present holder, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn holder(&self) -> Result<Option<Holder>, Error> {
+        let fields = self.read(&Command::new("HGETALL").arg(self.key())).await?;
+        let pairs = match &fields {
+            Value::Map(pairs) => pairs.as_slice(),
+            _ => return Err(self.error(Error::unexpected(&fields))),
+        };
+        // `mode` is what Redisson's read-write locks add to their holders.
+        let holder = pairs.iter().find_map(|(id, count)| {
+            let id = String::from_utf8_lossy(id.as_bytes()?).into_owned();
+            let count = count.as_str()?.parse().ok()?;
+            Some(Holder { id, count })
+        });
+        if holder.is_none() && !pairs.is_empty() {
+            return Err(self.error(Error::new(
+                ErrorKind::WrongType,
+                "a hash without a holder and a count",
+            )));
+        }
+        Ok(holder)
+    }
+
+    /// For how long the lock stays taken unless it is renewed or released; `None` if it is free.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoExpiry`] if it has no expiry; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn remaining(&self) -> Result<Option<Duration>, Error> {
+        let ttl = self.read(&Command::new("PTTL").arg(self.key())).await?;
+        match ttl.as_int() {
+            Some(ms @ 0..) => Ok(Some(Duration::from_millis(ms.cast_unsigned()))),
+            Some(-1) => Err(self.error(Error::no_expiry())),
+            Some(_) => Ok(None),
+            None => Err(self.error(Error::unexpected(&ttl))),
+        }
+    }
+
+    /// Removes the lock from its holder, which is told at its next renewal. Returns whether it was
+    /// held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is not a lock, nothing is deleted then; [`ErrorKind::Unknown`] if the lock is
+    /// free but an attempt without an answer may have been what freed it; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take back what was sent.
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        let client = &self.context.client;
+        self.check()?;
+        let call = force_unlock(&self.name, client.publish_command());
+        let slices = call.slices();
+        let deadline = Instant::now() + self.context.config.command_timeout;
+        let evaluated = client.eval(&slices.call(), deadline).await;
+        let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
+        match evaluated.value.as_int() {
+            Some(1) => Ok(true),
+            Some(_) if evaluated.repeated => Err(self.error(Error::new(
+                ErrorKind::Unknown,
+                "the lock is free, but an attempt without an answer may have been what freed it",
+            ))),
+            Some(_) => Ok(false),
+            None => Err(self.error(Error::unexpected(&evaluated.value))),
+        }
+    }
+
+    fn request(&self, wait: Wait) -> Request {
+        let config = &self.context.config;
+        Request {
+            context: Arc::clone(&self.context),
+            protocol: &MUTEX,
+            name: Arc::clone(&self.name),
+            owner: self.owner.clone(),
+            terms: Terms {
+                lease: config.lease,
+                renew: true,
+                max_hold: None,
+                replicas: config.replicas,
+            },
+            wait,
+        }
+    }
+
+    async fn read(&self, command: &Command) -> Result<Value, Error> {
+        self.check()?;
+        let client = &self.context.client;
+        let reply = client.call(self.key().as_bytes(), command).await;
+        reply.map_err(|error| self.error(Error::from_read(error)))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let checked = self.context.check_name(&self.name);
+        checked.map_err(|error| self.error(error))
+    }
+
+    fn error(&self, error: Error) -> Error {
+        self.context.about(&self.name, error)
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex")
+            .field("key", &self.key())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Holder {
+    /// The whole id, `<client>:<n>`: `n` counts acquisitions here, and is a thread in Redisson.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The client: [`Locks::client_id`](crate::Locks::client_id) of ours, or a Redisson instance.
+    #[must_use]
+    pub fn client(&self) -> &str {
+        self.id
+            .split_once(':')
+            .map_or(self.id.as_str(), |(client, _)| client)
+    }
+
+    /// How often it holds the lock: always 1 with us, more where Redisson nests.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+}

@@ -1,0 +1,115 @@
+//! The awaitable that takes a lock, the same for all primitives.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::engine::acquire::{Request, acquire};
+use crate::error::Error;
+use crate::guard::Guard;
+use crate::options::Replicas;
+
+/// An acquisition to be awaited. It resolves to a [`Guard`], or, as [`TryAcquire`], to `None` where it may not wait, or not
+/// as long as others hold the lock.
+///
+/// The lease is renewed until the guard is dropped, unless [`lease`](Self::lease) fixes it.
+///
+/// # Errors
+///
+/// That the lock is held is not an error, and an error never means that it is held.
+///
+/// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): the
+///   server did not answer within the command timeout, counted for each attempt. What an attempt without an answer may
+///   have left is removed, which the server sees before anything else that this client sends for the lock.
+/// * [`ErrorKind::NotReplicated`](crate::ErrorKind::NotReplicated): too few replicas confirmed it.
+/// * [`ErrorKind::WrongType`](crate::ErrorKind::WrongType), [`ErrorKind::NoExpiry`](crate::ErrorKind::NoExpiry): what the
+///   key holds will not go away by waiting.
+/// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was over before the answer came; or, through an
+///   [`Owner`](crate::Owner), a guard of the same lock is still there but lost.
+/// * [`ErrorKind::BadName`](crate::ErrorKind::BadName), [`ErrorKind::BadLease`](crate::ErrorKind::BadLease),
+///   [`ErrorKind::Denied`](crate::ErrorKind::Denied), [`ErrorKind::Closed`](crate::ErrorKind::Closed) and others.
+///
+/// # Panics
+///
+/// When polled outside of a Tokio runtime with time enabled.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves nothing behind, here or on the server; its place in the queue is lost. If an attempt was on
+/// its way, a release follows it.
+#[must_use = "a lock that is not awaited is not taken"]
+pub struct Acquire<T = Guard> {
+    request: Request,
+    result: PhantomData<fn() -> T>,
+}
+
+/// An [`Acquire`] that resolves to `None` if others have the lock, at once or until the time to wait is over.
+pub type TryAcquire = Acquire<Option<Guard>>;
+
+impl<T> Acquire<T> {
+    pub(crate) const fn new(request: Request) -> Self {
+        Self {
+            request,
+            result: PhantomData,
+        }
+    }
+
+    /// A fixed lease, of 10 ms to 365 days, that is not renewed. It is not monitored either: loss on the server is detected
+    /// at release or expiry only.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.request.terms.lease = lease;
+        self.request.terms.renew = false;
+        self
+    }
+
+    /// Upper bound on the hold, 10 ms to 365 days, however often it is renewed: a body that hangs does not keep it for
+    /// ever.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.request.terms.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Which replicas must confirm the lock, whatever [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) says.
+    pub fn replicated(mut self, replicas: Replicas) -> Self {
+        self.request.terms.replicas = replicas;
+        self
+    }
+}
+
+impl IntoFuture for Acquire<Guard> {
+    type Output = Result<Guard, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            // An endless wait never ends without a guard or an error.
+            take(&self.request).await?.ok_or_else(Error::closed)
+        })
+    }
+}
+
+impl IntoFuture for Acquire<Option<Guard>> {
+    type Output = Result<Option<Guard>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { take(&self.request).await })
+    }
+}
+
+impl<T> fmt::Debug for Acquire<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("key", &self.request.name.key())
+            .field("terms", &self.request.terms)
+            .field("wait", &self.request.wait)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn take(request: &Request) -> Result<Option<Guard>, Error> {
+    let hold = acquire(request).await?;
+    Ok(hold.map(|hold| Guard::new(&request.context, hold)))
+}

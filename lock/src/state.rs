@@ -1,0 +1,13 @@
+//! What is known and decided without time, I/O or wake-ups: state machines and arithmetic.
+//!
+//! Nothing here calls another layer. Methods take the instant and return what the engine has to do.
+
+pub(crate) mod deadline;
+pub(crate) mod fairness;
+pub(crate) mod hold;
+pub(crate) mod id;
+pub(crate) mod jitter;
+pub(crate) mod names;
+pub(crate) mod schedule;
+pub(crate) mod token;
+pub(crate) mod waiters;

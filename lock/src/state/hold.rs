@@ -1,0 +1,306 @@
+//! How a hold lasts and ends: a state machine without clocks, I/O or wake-ups.
+
+use std::time::Duration;
+
+use super::deadline::{Deadline, Now};
+use crate::error::LostReason;
+use crate::options::Terms;
+
+/// The state of one acquisition that was granted.
+#[derive(Debug)]
+pub(crate) struct HoldState {
+    terms: Terms,
+    phase: Phase,
+    deadline: Deadline,
+    /// When the request that was granted was sent: `max_hold` counts from here.
+    since: Now,
+    /// Guards that are alive; an `Owner` may have several.
+    guards: usize,
+    /// The index of its renewals in the schedule.
+    scheduled: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Over(LostReason),
+}
+
+/// What the end of a hold asks of the engine.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the effects of an end are to be carried out"]
+pub(crate) struct Ending {
+    pub(crate) reason: LostReason,
+    /// The index to remove from the schedule: nothing may be renewed any more.
+    pub(crate) scheduled: Option<usize>,
+    /// Whether the server may still have the hold and is to be told.
+    pub(crate) release: bool,
+}
+
+/// The state at one instant.
+#[derive(Debug)]
+pub(crate) enum Status {
+    Held,
+    /// It was over before.
+    Over(LostReason),
+    /// It has just run out.
+    Ended(Ending),
+}
+
+/// The meaning of the end of one guard.
+#[derive(Debug)]
+pub(crate) enum Leave {
+    /// Other guards of the same owner are alive.
+    Nested,
+    /// It was the last one.
+    Last(Ending),
+}
+
+/// The result of an attempt to nest.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Nest {
+    /// There is one guard more.
+    Nested,
+    /// It was released meanwhile.
+    Over,
+    /// It was lost while guards of it are alive.
+    Lost(LostReason),
+}
+
+impl HoldState {
+    /// A hold with one guard, granted by a request that was sent at `since`.
+    pub(crate) fn new(terms: Terms, since: Now) -> Self {
+        Self {
+            terms,
+            phase: Phase::Held,
+            deadline: Deadline::new(since, terms.first_lease()),
+            since,
+            guards: 1,
+            scheduled: None,
+        }
+    }
+
+    /// How long it may be trusted; zero when it is over.
+    pub(crate) fn left(&self, now: Now) -> Duration {
+        match self.phase {
+            Phase::Held => self.deadline.left(now),
+            Phase::Over(_) => Duration::ZERO,
+        }
+    }
+
+    /// Ends it if it has run out.
+    pub(crate) fn check(&mut self, now: Now) -> Status {
+        match self.phase {
+            Phase::Over(reason) => Status::Over(reason),
+            Phase::Held if !self.deadline.is_over(now) => Status::Held,
+            // A release is sent when the last guard goes: until then its work may still be at it.
+            Phase::Held => Status::Ended(self.end(self.ran_out(), false)),
+        }
+    }
+
+    /// Ends it for `reason`; `Err` with the earlier reason if it was over before.
+    pub(crate) fn lose(&mut self, reason: LostReason) -> Result<Ending, LostReason> {
+        match self.phase {
+            Phase::Over(earlier) => Err(earlier),
+            Phase::Held => Ok(self.end(reason, reason == LostReason::Closed)),
+        }
+    }
+
+    /// One guard more, if it is not over.
+    pub(crate) const fn nest(&mut self) -> Nest {
+        match self.phase {
+            Phase::Held => {
+                self.guards += 1;
+                Nest::Nested
+            }
+            Phase::Over(_) if self.guards == 0 => Nest::Over,
+            Phase::Over(reason) => Nest::Lost(reason),
+        }
+    }
+
+    /// One guard less.
+    pub(crate) fn leave(&mut self) -> Leave {
+        self.guards -= 1;
+        if self.guards > 0 {
+            return Leave::Nested;
+        }
+        let (reason, release) = match self.phase {
+            Phase::Held => (LostReason::Released, true),
+            // It ran out by this careful clock; the server may still have it and would keep others waiting.
+            Phase::Over(reason @ (LostReason::Expired | LostReason::MaxHold)) => (reason, true),
+            // The server said that it is gone, or it was released.
+            Phase::Over(reason) => (reason, false),
+        };
+        Leave::Last(self.end(reason, release))
+    }
+
+    /// A renewal that was sent at `sent` for `lease` was confirmed at `now`. Returns false if the hold was over before: an
+    /// answer that comes too late revives nothing.
+    pub(crate) fn renewed(&mut self, sent: Now, lease: Duration, now: Now) -> bool {
+        let held = self.phase == Phase::Held && !self.deadline.is_over(now);
+        if held {
+            self.deadline = self.deadline.extended(Deadline::new(sent, lease));
+        }
+        held
+    }
+
+    /// The lease of a renewal that is sent at `now`; `None` if there is nothing to renew.
+    pub(crate) fn next_lease(&self, now: Now) -> Option<Duration> {
+        self.terms.next_lease(self.since.monotonic, now.monotonic)
+    }
+
+    pub(crate) const fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Notes its index in the schedule, unless it is over.
+    pub(crate) fn schedule(&mut self, index: usize) -> bool {
+        let held = self.phase == Phase::Held;
+        if held {
+            self.scheduled = Some(index);
+        }
+        held
+    }
+
+    /// Its index in the schedule, until it is over.
+    pub(crate) const fn scheduled(&self) -> Option<usize> {
+        self.scheduled
+    }
+
+    fn end(&mut self, reason: LostReason, release: bool) -> Ending {
+        self.phase = Phase::Over(reason);
+        Ending {
+            reason,
+            scheduled: self.scheduled.take(),
+            release,
+        }
+    }
+
+    /// Why it ran out: nothing renewed it, or `max_hold` allowed no more.
+    fn ran_out(&self) -> LostReason {
+        // The last lease ends with the longest hold, but is not trusted to its end and counted in whole milliseconds.
+        let trusted_end = |max_hold: Duration| {
+            let margin = (max_hold / 50 + Duration::from_millis(5)).min(max_hold);
+            self.since.monotonic + max_hold - margin
+        };
+        let at_its_end = |max_hold| trusted_end(max_hold) <= self.deadline.monotonic();
+        if self.terms.max_hold.is_some_and(at_its_end) {
+            LostReason::MaxHold
+        } else {
+            LostReason::Expired
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Replicas;
+
+    const LEASE: Duration = Duration::from_secs(1);
+
+    fn terms(max_hold: Option<Duration>) -> Terms {
+        Terms {
+            lease: LEASE,
+            renew: true,
+            max_hold,
+            replicas: Replicas::None,
+        }
+    }
+
+    fn after(now: Now, millis: u64) -> Now {
+        let by = Duration::from_millis(millis);
+        Now {
+            monotonic: now.monotonic + by,
+            wall: now.wall + by,
+        }
+    }
+
+    #[test]
+    fn the_last_guard_asks_for_a_release_and_gives_up_the_schedule() {
+        let mut hold = HoldState::new(terms(None), Now::read());
+        assert!(hold.schedule(7));
+        assert_eq!(hold.nest(), Nest::Nested);
+        assert!(matches!(hold.leave(), Leave::Nested));
+        let Leave::Last(ending) = hold.leave() else {
+            panic!("the last guard has gone");
+        };
+        let expected = Ending {
+            reason: LostReason::Released,
+            scheduled: Some(7),
+            release: true,
+        };
+        assert_eq!(ending, expected);
+        assert_eq!(hold.nest(), Nest::Over);
+        assert!(!hold.schedule(8), "nothing is renewed after the end");
+    }
+
+    #[test]
+    fn a_hold_ends_once_and_keeps_its_first_reason() {
+        let start = Now::read();
+        let mut hold = HoldState::new(terms(None), start);
+        assert!(!hold.lose(LostReason::Stolen).unwrap().release);
+        assert_eq!(hold.lose(LostReason::Closed), Err(LostReason::Stolen));
+        assert!(matches!(
+            hold.check(after(start, 9_000)),
+            Status::Over(LostReason::Stolen)
+        ));
+        assert!(!hold.renewed(start, LEASE, start));
+        assert_eq!(hold.nest(), Nest::Lost(LostReason::Stolen));
+        assert!(matches!(
+            hold.leave(),
+            Leave::Last(Ending { release: false, .. })
+        ));
+    }
+
+    #[test]
+    fn what_ran_out_is_released_all_the_same() {
+        let start = Now::read();
+        let mut hold = HoldState::new(terms(None), start);
+        assert!(matches!(hold.check(after(start, 500)), Status::Held));
+        let Status::Ended(ending) = hold.check(after(start, 999)) else {
+            panic!("the lease is over");
+        };
+        assert_eq!(
+            (ending.reason, ending.release),
+            (LostReason::Expired, false)
+        );
+        assert!(matches!(
+            hold.leave(),
+            Leave::Last(Ending { release: true, .. })
+        ));
+    }
+
+    #[test]
+    fn the_longest_hold_has_a_reason_of_its_own() {
+        let start = Now::read();
+        let mut hold = HoldState::new(terms(Some(Duration::from_millis(1_500))), start);
+        let lease = hold.next_lease(after(start, 800)).expect("some is left");
+        assert_eq!(lease, Duration::from_millis(700));
+        let sent = after(start, 800);
+        assert!(hold.renewed(sent, lease, after(start, 801)));
+        assert_eq!(hold.next_lease(after(start, 1_500)), None);
+        let Status::Ended(ending) = hold.check(after(start, 1_500)) else {
+            panic!("it is over");
+        };
+        assert_eq!(ending.reason, LostReason::MaxHold);
+    }
+
+    #[test]
+    fn a_renewal_that_is_confirmed_too_late_revives_nothing() {
+        let start = Now::read();
+        let mut hold = HoldState::new(terms(None), start);
+        assert!(!hold.renewed(after(start, 300), LEASE, after(start, 1_001)));
+        assert!(matches!(hold.check(after(start, 1_001)), Status::Ended(_)));
+    }
+
+    #[test]
+    fn a_fixed_lease_is_never_renewed() {
+        let start = Now::read();
+        let fixed = Terms {
+            renew: false,
+            ..terms(None)
+        };
+        assert_eq!(HoldState::new(fixed, start).next_lease(start), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! Fencing tokens.
+
+use std::fmt;
+
+/// Fencing tokens of one name strictly increase from one acquisition to the next.
+///
+/// Hand it to the storage the lock protects, and let the storage refuse a token that is lower than the highest it has
+/// seen: that keeps out a holder that was stopped and does not know yet that it lost the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// Below every token.
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) const fn new(token: u64) -> Self {
+        Self(token)
+    }
+
+    /// The number. It fits into 53 bits.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

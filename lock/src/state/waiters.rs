@@ -1,0 +1,396 @@
+//! Holders and waiters of this process by name: a state machine without time or I/O.
+//!
+//! There is one entry for each name that is held or wanted here. Of its waiters only the head contends at the server, so a
+//! process with a thousand waiters costs the server as much as one with a single waiter.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::names::Name;
+
+/// All entries. `H` is a hold, `S` a subscription to the channel of releases.
+#[derive(Debug)]
+pub(crate) struct Waiters<H, S> {
+    entries: HashMap<Arc<Name>, Entry<H, S>>,
+    next_ticket: u64,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Entry<H, S> {
+    /// The holds of this process, until they end. Some may have run out unnoticed: only the caller knows the time.
+    held: Holds<H>,
+    /// The waiter that contends at the server. Apart from the rest, so that a lock without other waiters needs no queue on
+    /// the heap.
+    head: Option<Waiter>,
+    /// The other waiters, first come first served, by ascending tickets.
+    rest: VecDeque<Waiter>,
+    /// Kept for the next head while this one does not need it: subscribing anew would cost a round trip.
+    subscription: Option<S>,
+}
+
+/// The holds of one name. The first needs no heap.
+#[derive(Debug)]
+struct Holds<H> {
+    first: Option<Held<H>>,
+    more: Vec<Held<H>>,
+}
+
+/// Who may hold a name at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "the mutex, which is the only primitive yet, is exclusive"
+    )
+)]
+pub(crate) enum Access {
+    /// One holder alone.
+    Exclusive,
+    /// Any number of shared holders, and no exclusive one.
+    Shared,
+    /// As many holders as the server admits: it has the count.
+    Counted,
+}
+
+/// What a holder or a waiter asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) access: Access,
+    /// The owner whose holds nest with it.
+    pub(crate) owner: Option<u64>,
+}
+
+/// A hold of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Held<H> {
+    /// The number of its id.
+    pub(crate) number: u64,
+    pub(crate) claim: Claim,
+    pub(crate) hold: H,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    claim: Claim,
+    waker: Option<Waker>,
+}
+
+/// The position of a waiter. It is woken when that changes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Position<H> {
+    /// Other waiters are ahead.
+    Queued,
+    /// It is the head, but this hold of the process excludes it, unless that hold has run out.
+    Behind(H),
+    /// It is the head, and no hold of the process excludes it.
+    Free,
+    /// Its own owner has this hold.
+    Nested(H),
+    /// There are no more locks.
+    Closed,
+}
+
+/// There are no more locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+/// What is to be woken and dropped once the table is unlocked again.
+#[derive(Debug)]
+#[must_use = "the waiters are to be woken outside of the lock"]
+pub(crate) struct After<S> {
+    wakers: Vec<Waker>,
+    /// Dropping it sends a command.
+    subscription: Option<S>,
+}
+
+impl Access {
+    /// Whether both may be held at the same time, as far as this process can tell.
+    fn admits(self, other: Self) -> bool {
+        self == other && self != Self::Exclusive
+    }
+}
+
+impl<H: Clone, S> Waiters<H, S> {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: HashMap::new(),
+            next_ticket: 0,
+            closed: false,
+        }
+    }
+
+    /// Joins the queue; the ticket is good until [`leave`](Self::leave) or [`grant`](Self::grant).
+    pub(crate) fn enter(&mut self, name: &Arc<Name>, claim: Claim) -> Result<u64, Closed> {
+        if self.closed {
+            return Err(Closed);
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let waiter = Waiter {
+            ticket,
+            claim,
+            waker: None,
+        };
+        match self.entries.get_mut(name) {
+            Some(entry) if entry.head.is_none() => entry.head = Some(waiter),
+            Some(entry) => entry.rest.push_back(waiter),
+            None => {
+                let entry = Entry {
+                    held: Holds::none(),
+                    head: Some(waiter),
+                    rest: VecDeque::new(),
+                    subscription: None,
+                };
+                self.entries.insert(Arc::clone(name), entry);
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// The same, but only as the head, and if no hold that is `live` excludes it.
+    pub(crate) fn enter_if_free(
+        &mut self,
+        name: &Arc<Name>,
+        claim: Claim,
+        live: impl Fn(&H) -> bool,
+    ) -> Result<Option<u64>, Closed> {
+        let busy = self.entries.get(name).is_some_and(|entry| {
+            entry.head.is_some() || entry.held.excluding(claim).any(|held| live(&held.hold))
+        });
+        if busy && !self.closed {
+            Ok(None)
+        } else {
+            self.enter(name, claim).map(Some)
+        }
+    }
+
+    /// The position of the waiter with this ticket. `waker` is woken when it should be asked for again.
+    pub(crate) fn position(&mut self, name: &Arc<Name>, ticket: u64, waker: &Waker) -> Position<H> {
+        // A ticket keeps its entry, so there always is one.
+        let Some(entry) = self.entries.get_mut(name).filter(|_| !self.closed) else {
+            return Position::Closed;
+        };
+        let (waiter, is_head) = match &mut entry.head {
+            Some(head) if head.ticket == ticket => (head, true),
+            _ => match entry
+                .rest
+                .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+            {
+                Ok(at) => (&mut entry.rest[at], false),
+                Err(_) => return Position::Closed,
+            },
+        };
+        let owner = waiter.claim.owner;
+        let nests = |held: &&Held<H>| owner.is_some() && held.claim.owner == owner;
+        if let Some(held) = entry.held.iter().find(nests) {
+            return Position::Nested(held.hold.clone());
+        }
+        // The head is woken for the end of the entry too, even where nothing is in its way now.
+        match &mut waiter.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        let excluding = entry.held.excluding(waiter.claim).next();
+        match excluding {
+            _ if !is_head => Position::Queued,
+            Some(held) => Position::Behind(held.hold.clone()),
+            None => Position::Free,
+        }
+    }
+
+    /// The head got the lock; the next one becomes the head, and waiters of the same owner nest.
+    pub(crate) fn grant(
+        &mut self,
+        name: &Arc<Name>,
+        ticket: u64,
+        held: Held<H>,
+        subscription: Option<S>,
+    ) -> Result<After<S>, Closed> {
+        if self.closed {
+            return Err(Closed);
+        }
+        let owner = held.claim.owner;
+        // The ticket keeps the entry.
+        let Some(entry) = self.entries.get_mut(name) else {
+            return Err(Closed);
+        };
+        let mut wakers: Vec<Waker> = entry.depart(ticket).into_iter().collect();
+        entry.held.add(held);
+        if subscription.is_some() {
+            entry.subscription = subscription;
+        }
+        if owner.is_some() {
+            let nested = entry
+                .rest
+                .iter_mut()
+                .filter(|waiter| waiter.claim.owner == owner);
+            wakers.extend(nested.filter_map(|waiter| waiter.waker.take()));
+        }
+        Ok(After {
+            wakers,
+            subscription: None,
+        })
+    }
+
+    /// Leaves the queue from any position; the next one moves up.
+    pub(crate) fn leave(
+        &mut self,
+        name: &Arc<Name>,
+        ticket: u64,
+        subscription: Option<S>,
+    ) -> After<S> {
+        let Some(entry) = self.entries.get_mut(name) else {
+            return After {
+                wakers: Vec::new(),
+                subscription,
+            };
+        };
+        let wakers = entry.depart(ticket).into_iter().collect();
+        if subscription.is_some() {
+            entry.subscription = subscription;
+        }
+        After {
+            wakers,
+            subscription: self.sweep(name),
+        }
+    }
+
+    /// The hold with this number is over: released or lost. Others, also later ones, stay.
+    pub(crate) fn end(&mut self, name: &Arc<Name>, number: u64) -> After<S> {
+        let mut after = After {
+            wakers: Vec::new(),
+            subscription: None,
+        };
+        if let Some(entry) = self.entries.get_mut(name)
+            && entry.held.remove(number)
+        {
+            after
+                .wakers
+                .extend(entry.head.as_mut().and_then(|head| head.waker.take()));
+            after.subscription = self.sweep(name);
+        }
+        after
+    }
+
+    /// The subscription that an earlier head has left.
+    pub(crate) fn take_subscription(&mut self, name: &Arc<Name>) -> Option<S> {
+        self.entries
+            .get_mut(name)
+            .and_then(|entry| entry.subscription.take())
+    }
+
+    /// Whether this process is subscribed to releases of the name while it holds it.
+    pub(crate) fn is_subscribed(&self, name: &Arc<Name>) -> bool {
+        self.entries
+            .get(name)
+            .is_some_and(|entry| entry.subscription.is_some())
+    }
+
+    /// Ends all locking: all waiters are to be woken, and the holds are the caller's to end.
+    pub(crate) fn close(&mut self) -> (Vec<Waker>, Vec<H>) {
+        self.closed = true;
+        let (mut wakers, mut holds) = (Vec::new(), Vec::new());
+        for entry in self.entries.values_mut() {
+            wakers.extend(
+                entry
+                    .head
+                    .iter_mut()
+                    .chain(&mut entry.rest)
+                    .filter_map(|waiter| waiter.waker.take()),
+            );
+            holds.extend(entry.held.iter().map(|held| held.hold.clone()));
+        }
+        (wakers, holds)
+    }
+
+    /// Removes the entry if the name is neither held nor wanted. Returns its subscription, to be dropped elsewhere.
+    fn sweep(&mut self, name: &Arc<Name>) -> Option<S> {
+        let entry = self.entries.get(name)?;
+        if entry.held.is_empty() && entry.head.is_none() {
+            return self.entries.remove(name)?.subscription;
+        }
+        None
+    }
+}
+
+impl<H, S> Entry<H, S> {
+    /// Takes the waiter out of the queue. Returns the waker of a waiter that became the head.
+    fn depart(&mut self, ticket: u64) -> Option<Waker> {
+        if self.head.as_ref().is_some_and(|head| head.ticket == ticket) {
+            self.head = self.rest.pop_front();
+            return self.head.as_mut().and_then(|head| head.waker.take());
+        }
+        if let Ok(at) = self
+            .rest
+            .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+        {
+            self.rest.remove(at);
+        }
+        None
+    }
+}
+
+impl<H> Holds<H> {
+    const fn none() -> Self {
+        Self {
+            first: None,
+            more: Vec::new(),
+        }
+    }
+
+    /// Adds a hold. One that it excludes has run out unnoticed, and makes room.
+    fn add(&mut self, held: Held<H>) {
+        let stays = |other: &Held<H>| other.claim.access.admits(held.claim.access);
+        self.more.retain(stays);
+        match &self.first {
+            Some(first) if stays(first) => self.more.push(held),
+            _ => self.first = Some(held),
+        }
+    }
+
+    /// Removes the hold with this number. Returns whether there was one.
+    fn remove(&mut self, number: u64) -> bool {
+        if self
+            .first
+            .as_ref()
+            .is_some_and(|held| held.number == number)
+        {
+            self.first = self.more.pop();
+            return true;
+        }
+        let known = self.more.iter().position(|held| held.number == number);
+        known.map(|at| self.more.swap_remove(at)).is_some()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Held<H>> {
+        self.first.iter().chain(&self.more)
+    }
+
+    /// The holds beside which `claim` cannot be granted.
+    fn excluding(&self, claim: Claim) -> impl Iterator<Item = &Held<H>> {
+        self.iter()
+            .filter(move |held| !held.claim.access.admits(claim.access))
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+impl<S> After<S> {
+    /// Wakes and drops. The table must not be locked.
+    pub(crate) fn run(self) {
+        for waker in self.wakers {
+            waker.wake();
+        }
+        drop(self.subscription);
+    }
+}
+
+#[cfg(test)]
+#[path = "waiters/tests.rs"]
+mod tests;

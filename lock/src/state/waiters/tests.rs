@@ -1,0 +1,364 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use super::super::names::Layout;
+use super::*;
+
+const LAYOUT: Layout = Layout {
+    channel: "channel",
+    keys: &[],
+};
+
+type Table = Waiters<u64, &'static str>;
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Counter {
+    fn new() -> (Arc<Self>, Waker) {
+        let counter = Arc::<Self>::default();
+        (Arc::clone(&counter), Waker::from(counter))
+    }
+
+    fn wakes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn name(text: &str) -> Arc<Name> {
+    Arc::new(Name::new(&LAYOUT, None, text))
+}
+
+const fn claim(owner: Option<u64>) -> Claim {
+    Claim {
+        access: Access::Exclusive,
+        owner,
+    }
+}
+
+fn held(number: u64, owner: Option<u64>) -> Held<u64> {
+    Held {
+        number,
+        claim: claim(owner),
+        hold: number,
+    }
+}
+
+fn look(table: &mut Table, name: &Arc<Name>, ticket: u64) -> Position<u64> {
+    table.position(name, ticket, Waker::noop())
+}
+
+#[test]
+fn an_uncontended_lock_leaves_nothing_behind() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let ticket = table.enter(&a, claim(None)).unwrap();
+    assert_eq!(look(&mut table, &a, ticket), Position::Free);
+    table.grant(&a, ticket, held(1, None), None).unwrap().run();
+    assert_eq!(table.entries.len(), 1);
+    table.end(&a, 1).run();
+    assert!(table.entries.is_empty());
+}
+
+#[test]
+fn only_the_head_contends_and_the_next_one_is_woken_when_it_leaves() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table.enter(&a, claim(None)).unwrap();
+    let second = table.enter(&a, claim(None)).unwrap();
+    let third = table.enter(&a, claim(None)).unwrap();
+    let (counter, waker) = Counter::new();
+    assert_eq!(look(&mut table, &a, first), Position::Free);
+    assert_eq!(table.position(&a, second, &waker), Position::Queued);
+    assert_eq!(look(&mut table, &a, third), Position::Queued);
+
+    table.leave(&a, first, None).run();
+    assert_eq!(counter.wakes(), 1);
+    assert_eq!(look(&mut table, &a, second), Position::Free);
+    assert_eq!(look(&mut table, &a, third), Position::Queued);
+}
+
+#[test]
+fn the_next_one_is_woken_when_the_local_hold_ends() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table.enter(&a, claim(None)).unwrap();
+    let second = table.enter(&a, claim(None)).unwrap();
+    let (counter, waker) = Counter::new();
+    table.position(&a, second, &waker);
+    table.grant(&a, first, held(7, None), None).unwrap().run();
+    assert_eq!(counter.wakes(), 1, "it must watch over the hold now");
+    assert_eq!(table.position(&a, second, &waker), Position::Behind(7));
+
+    table.end(&a, 6).run();
+    assert_eq!(counter.wakes(), 1, "another hold ended");
+    table.end(&a, 7).run();
+    assert_eq!(counter.wakes(), 2);
+    assert_eq!(table.position(&a, second, &waker), Position::Free);
+}
+
+#[test]
+fn a_late_end_of_an_old_hold_does_not_free_the_new_one() {
+    let (mut table, a) = (Table::new(), name("a"));
+    for number in [1, 2] {
+        let ticket = table.enter(&a, claim(None)).unwrap();
+        table
+            .grant(&a, ticket, held(number, None), None)
+            .unwrap()
+            .run();
+    }
+    table.end(&a, 1).run();
+    assert_eq!(table.entries.len(), 1);
+    table.end(&a, 2).run();
+    assert!(table.entries.is_empty());
+}
+
+#[test]
+fn waiters_who_vanish_from_the_middle_lose_nobody_elses_turn() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let tickets: Vec<u64> = (0..5)
+        .map(|_| table.enter(&a, claim(None)).unwrap())
+        .collect();
+    for gone in [2, 4, 0] {
+        table.leave(&a, tickets[gone], None).run();
+    }
+    assert_eq!(look(&mut table, &a, tickets[1]), Position::Free);
+    assert_eq!(look(&mut table, &a, tickets[3]), Position::Queued);
+    for gone in [1, 3] {
+        table.leave(&a, tickets[gone], None).run();
+    }
+    assert!(table.entries.is_empty());
+}
+
+#[test]
+fn try_enters_only_where_nobody_is_ahead() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table
+        .enter_if_free(&a, claim(None), |_| true)
+        .unwrap()
+        .expect("free");
+    assert_eq!(
+        table.enter_if_free(&a, claim(None), |_| true),
+        Ok(None),
+        "a waiter asks the server"
+    );
+    table.grant(&a, first, held(1, None), None).unwrap().run();
+    assert_eq!(
+        table.enter_if_free(&a, claim(None), |_| true),
+        Ok(None),
+        "held"
+    );
+    assert!(
+        table
+            .enter_if_free(&a, claim(None), |_| false)
+            .unwrap()
+            .is_some(),
+        "held, but it ran out"
+    );
+    assert!(
+        table
+            .enter_if_free(&name("b"), claim(None), |_| true)
+            .unwrap()
+            .is_some(),
+        "another name"
+    );
+}
+
+#[test]
+fn the_same_owner_nests_from_anywhere_in_the_queue() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table.enter(&a, claim(Some(1))).unwrap();
+    let stwakes_beforeer = table.enter(&a, claim(None)).unwrap();
+    let other = table.enter(&a, claim(Some(2))).unwrap();
+    let mine = table.enter(&a, claim(Some(1))).unwrap();
+    let (counter, waker) = Counter::new();
+    assert_eq!(table.position(&a, mine, &waker), Position::Queued);
+    table
+        .grant(&a, first, held(9, Some(1)), None)
+        .unwrap()
+        .run();
+    assert_eq!(counter.wakes(), 1);
+    assert_eq!(look(&mut table, &a, mine), Position::Nested(9));
+    assert_eq!(look(&mut table, &a, stwakes_beforeer), Position::Behind(9));
+    assert_eq!(look(&mut table, &a, other), Position::Queued);
+}
+
+#[test]
+fn the_subscription_stays_with_the_entry_and_go_with_it() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table.enter(&a, claim(None)).unwrap();
+    let second = table.enter(&a, claim(None)).unwrap();
+    table
+        .grant(&a, first, held(1, None), Some("subscription"))
+        .unwrap()
+        .run();
+    assert!(table.is_subscribed(&a));
+    table.end(&a, 1).run();
+    assert_eq!(table.take_subscription(&a), Some("subscription"));
+    assert!(!table.is_subscribed(&a));
+    let after = table.leave(&a, second, Some("subscription"));
+    assert_eq!(
+        after.subscription,
+        Some("subscription"),
+        "the last waiter takes it along"
+    );
+    assert!(table.entries.is_empty());
+}
+
+#[test]
+fn shutdown_wakes_everybody_and_lets_nobody_in() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table.enter(&a, claim(None)).unwrap();
+    table.grant(&a, first, held(1, None), None).unwrap().run();
+    let second = table.enter(&a, claim(None)).unwrap();
+    let third = table.enter(&a, claim(None)).unwrap();
+    let (counter, waker) = Counter::new();
+    table.position(&a, second, &waker);
+    table.position(&a, third, &waker);
+
+    let (wakers, holds) = table.close();
+    wakers.into_iter().for_each(Waker::wake);
+    assert_eq!(counter.wakes(), 2);
+    assert_eq!(holds, [1]);
+    assert_eq!(look(&mut table, &a, second), Position::Closed);
+    assert_eq!(table.enter(&a, claim(None)), Err(Closed));
+    assert_eq!(table.enter_if_free(&a, claim(None), |_| true), Err(Closed));
+    assert!(table.grant(&a, second, held(2, None), None).is_err());
+
+    table.leave(&a, second, None).run();
+    table.leave(&a, third, None).run();
+    table.end(&a, 1).run();
+    assert!(table.entries.is_empty());
+}
+
+#[test]
+fn shared_holders_enter_together_and_an_exclusive_one_waits_for_all_of_them() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let wants = |access| Claim {
+        access,
+        owner: None,
+    };
+    let has = |number, access| Held {
+        number,
+        claim: wants(access),
+        hold: number,
+    };
+    let tickets = [
+        Access::Shared,
+        Access::Shared,
+        Access::Exclusive,
+        Access::Shared,
+    ]
+    .map(|access| table.enter(&a, wants(access)).unwrap());
+    for (ticket, number) in [(tickets[0], 1), (tickets[1], 2)] {
+        assert_eq!(look(&mut table, &a, ticket), Position::Free);
+        table
+            .grant(&a, ticket, has(number, Access::Shared), None)
+            .unwrap()
+            .run();
+    }
+    assert_eq!(look(&mut table, &a, tickets[2]), Position::Behind(1));
+    assert_eq!(look(&mut table, &a, tickets[3]), Position::Queued);
+    let (counter, waker) = Counter::new();
+    table.position(&a, tickets[2], &waker);
+    table.end(&a, 1).run();
+    assert_eq!(counter.wakes(), 1);
+    assert_eq!(table.position(&a, tickets[2], &waker), Position::Behind(2));
+    table.end(&a, 2).run();
+    assert_eq!(look(&mut table, &a, tickets[2]), Position::Free);
+
+    table
+        .grant(&a, tickets[2], has(3, Access::Exclusive), None)
+        .unwrap()
+        .run();
+    assert_eq!(look(&mut table, &a, tickets[3]), Position::Behind(3));
+}
+
+#[test]
+fn counted_holders_do_not_exclude_each_other_here() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let permit = Claim {
+        access: Access::Counted,
+        owner: None,
+    };
+    for number in 1..=3 {
+        let ticket = table.enter_if_free(&a, permit, |_| true).unwrap();
+        let held = Held {
+            number,
+            claim: permit,
+            hold: number,
+        };
+        let ticket = ticket.expect("the server has the count");
+        table.grant(&a, ticket, held, None).unwrap().run();
+    }
+    assert_eq!(table.close().1, [1, 2, 3]);
+    for number in [2, 1, 3] {
+        table.end(&a, number).run();
+    }
+    assert!(table.entries.is_empty());
+}
+
+/// Random steps of random waiters: whatever a waiter would see now it either saw when it looked last, or it was woken.
+#[test]
+fn no_wake_up_is_ever_lost() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |n: usize| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed % n as u64) as usize
+    };
+    for _ in 0..200 {
+        let (mut table, a) = (Table::new(), name("a"));
+        // Ticket, counter, its value and the position at the last look.
+        let mut line: Vec<(u64, Arc<Counter>, usize, Position<u64>)> = Vec::new();
+        let mut holding: Option<u64> = None;
+        let mut number = 0;
+        for _ in 0..100 {
+            match random(4) {
+                0 => {
+                    let ticket = table.enter(&a, claim(None)).unwrap();
+                    let (counter, waker) = Counter::new();
+                    let seen = table.position(&a, ticket, &waker);
+                    line.push((ticket, counter, 0, seen));
+                }
+                1 if !line.is_empty() => {
+                    let (ticket, ..) = line.remove(random(line.len()));
+                    table.leave(&a, ticket, None).run();
+                }
+                2 if !line.is_empty() && holding.is_none() => {
+                    let (ticket, ..) = line.remove(0);
+                    number += 1;
+                    table
+                        .grant(&a, ticket, held(number, None), None)
+                        .unwrap()
+                        .run();
+                    holding = Some(number);
+                }
+                _ => {
+                    if let Some(number) = holding.take() {
+                        table.end(&a, number).run();
+                    }
+                }
+            }
+            for (at, (ticket, counter, wakes_before, seen)) in line.iter_mut().enumerate() {
+                let now = table.position(&a, *ticket, &Waker::from(Arc::clone(counter)));
+                let right = match (at, holding) {
+                    (1.., _) => Position::Queued,
+                    (0, Some(number)) => Position::Behind(number),
+                    (0, None) => Position::Free,
+                };
+                assert_eq!(now, right);
+                assert!(
+                    now == *seen || counter.wakes() > *wakes_before,
+                    "from {seen:?} to {now:?} without a wake-up"
+                );
+                (*wakes_before, *seen) = (counter.wakes(), now);
+            }
+        }
+    }
+}
