@@ -354,14 +354,17 @@ impl<'a> Driver<'a> {
                 Poll::Ready(Ok(n)) => {
                     writing.advance(n);
                     self.unflushed = true;
+                    let pipeline = &mut self.shared.lock().pipeline;
                     if writing.rest().is_empty() {
-                        self.shared.lock().pipeline.end_write(writing);
+                        pipeline.end_write(writing);
                     } else {
+                        pipeline.progress(&writing);
                         self.writing = Some(writing);
                     }
                 }
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => {
+                    self.shared.lock().pipeline.progress(&writing);
                     self.writing = Some(writing);
                     return Ok(());
                 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 pub use request::{Callback, Outcome, RequestId, Shape};
 use request::{Phase, Request, reply_after_asking};
 pub use wakes::Wakes;
+pub(crate) use wakes::contain;
 
 use crate::error::{Error, ErrorKind};
 use crate::protocol::command::Encode;
@@ -80,7 +81,22 @@ pub struct Pipeline {
 pub struct Writing {
     bytes: Vec<u8>,
     head: usize,
+    /// Stream position behind the last byte.
+    end: u64,
     epoch: u64,
+}
+
+/// Takes back what an [`Encode`] that panics has written: the server would read the next request as the rest of it.
+struct Partial<'a> {
+    outbox: &'a mut Vec<u8>,
+    /// The length to return to.
+    before: usize,
+}
+
+impl Drop for Partial<'_> {
+    fn drop(&mut self) {
+        self.outbox.truncate(self.before);
+    }
 }
 
 /// The queue is full.
@@ -160,7 +176,13 @@ impl Pipeline {
         }
         let timeout = timeout.clamp(self.timeout, LONGEST_TIMEOUT);
         let before = self.outbox.len();
-        command.encode(&mut self.outbox);
+        let mut request = Partial {
+            outbox: &mut self.outbox,
+            before,
+        };
+        command.encode(request.outbox);
+        request.before = request.outbox.len();
+        drop(request);
         let request = Request {
             phase: Phase::Waiting(None),
             shape,
@@ -274,6 +296,7 @@ impl Pipeline {
         self.exposed = self.encoded;
         self.unwritten = 0;
         Writing {
+            end: self.encoded,
             bytes,
             head: std::mem::take(&mut self.head),
             epoch: self.epoch,
@@ -288,6 +311,7 @@ impl Pipeline {
             return true;
         }
         self.writing = false;
+        self.exposed = writing.end - writing.rest().len() as u64;
         let Writing {
             mut bytes, head, ..
         } = writing;
@@ -298,12 +322,18 @@ impl Pipeline {
             }
             return true;
         }
-        self.exposed = self.encoded - (bytes.len() - head + self.outbox.len()) as u64;
         bytes.extend_from_slice(&self.outbox);
         self.outbox.clear();
         self.spare = std::mem::replace(&mut self.outbox, bytes);
         self.head = head;
         false
+    }
+
+    /// Tells how far a write has come that goes on later: what is behind that has certainly not left.
+    pub fn progress(&mut self, writing: &Writing) {
+        if writing.epoch == self.epoch {
+            self.exposed = writing.end - writing.rest().len() as u64;
+        }
     }
 
     /// Takes one frame from the peer; a push that confirms nothing comes back.
@@ -318,7 +348,7 @@ impl Pipeline {
     ) -> Result<Option<Vec<Value>>, Surplus> {
         match frame {
             Frame::Reply(mut value) => {
-                let Some(&id) = self.queue.front() else {
+                let Some(id) = self.front_sent() else {
                     return Err(Surplus(value));
                 };
                 match &mut self.requests[id as usize].shape {
@@ -444,6 +474,12 @@ impl Pipeline {
         self.queue.front().map(|id| &self.requests[*id as usize])
     }
 
+    /// The oldest request without a reply, if any of it may have left: nothing answers one that has not.
+    fn front_sent(&self) -> Option<RequestId> {
+        let id = *self.queue.front()?;
+        (self.requests[id as usize].start < self.exposed).then_some(id)
+    }
+
     fn place(&mut self, request: Request) -> RequestId {
         match self.vacant.pop() {
             Some(id) => {
@@ -496,7 +532,7 @@ impl Pipeline {
         let Some((confirmed, channel)) = push::confirmation(push) else {
             return false;
         };
-        let Some(&id) = self.queue.front() else {
+        let Some(id) = self.front_sent() else {
             return false;
         };
         let Shape::Confirmations { kind, channels } = &mut self.requests[id as usize].shape else {

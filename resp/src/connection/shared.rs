@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::connection::pipeline::{Callback, Pipeline, RequestId, Shape, Wakes};
+use crate::connection::pipeline::{Callback, Pipeline, RequestId, Shape, Wakes, contain};
 use crate::connection::socket::SharedWriter;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
@@ -271,7 +271,7 @@ impl Shared {
     /// Passes an event on to the observer.
     pub(crate) fn observe(&self, event: Event) {
         if let Some(observer) = &self.observer {
-            observer(event);
+            contain(|| observer(event));
         }
     }
 }

@@ -9,7 +9,7 @@ mod sharing;
 
 /// One request, which gets one reply.
 ///
-/// Encoding happens while the connection's queue is locked: it must be quick and must not panic.
+/// Encoding happens while the connection's queue is locked: it must be quick. If it panics nothing was submitted.
 pub trait Encode {
     /// Appends the whole request to `out`.
     fn encode(&self, out: &mut Vec<u8>);

@@ -270,6 +270,47 @@ fn a_reply_that_nobody_asked_for_ends_the_connection() {
     assert_eq!(farewell.0, line);
 }
 
+/// A peer that answers twice would hand every later caller the reply of the one before.
+#[test]
+fn a_surplus_reply_settles_nothing_that_was_not_written() {
+    let mut world = World::new();
+    let first = world.submit("first");
+    world.write_all();
+    let second = world.submit("second");
+    world.reply("first");
+    let surplus = Frame::Reply(Value::Integer(1));
+    let refused = world.pipeline.receive(surplus.clone(), &mut world.wakes);
+    assert_eq!(refused.unwrap_err().0, Value::Integer(1));
+    assert_eq!(world.text(first), "first");
+    assert!(world.poll(second).is_none());
+
+    // Nor what waits for the socket, behind something that is half written.
+    let mut writing = world.pipeline.begin_write();
+    let third = world.submit("third");
+    writing.advance(1);
+    world.pipeline.progress(&writing);
+    world.reply("second");
+    assert_eq!(world.text(second), "second");
+    let refused = world.pipeline.receive(surplus, &mut world.wakes);
+    assert_eq!(refused.unwrap_err().0, Value::Integer(1));
+    assert!(world.poll(third).is_none());
+    world.fail();
+    assert_eq!(world.error(third), ErrorKind::NotSent);
+}
+
+/// A push that looks like a confirmation cannot confirm what the peer has not read yet.
+#[test]
+fn a_subscription_that_was_not_written_cannot_be_confirmed() {
+    let mut world = World::new();
+    let sub = world.subscribe(Confirmation::Sunsubscribe, &["a"]);
+    assert!(!world.push("sunsubscribe", "a"), "the slot moved away");
+    assert!(world.poll(sub).is_none());
+    world.write_all();
+    assert!(world.push("sunsubscribe", "a"));
+    assert!(world.push("sunsubscribe", "a"));
+    assert!(matches!(world.poll(sub), Some(Ok(Value::Null))));
+}
+
 // ===== time =====
 
 #[test]
@@ -713,255 +754,4 @@ fn a_request_without_arguments_is_not_one_that_servers_leave_unanswered() {
         "{:?}",
         String::from_utf8_lossy(&bytes)
     );
-}
-
-// ===== against a model =====
-
-mod model {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::VecDeque;
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Submit,
-        Subscribe(u8),
-        /// Of the n-th command that somebody still waits for.
-        Abandon(u8),
-        Fetch(u8),
-        /// So many bytes leave.
-        Write(u16),
-        Reply,
-        Refuse,
-        Confirm,
-        Unasked,
-        /// So many milliseconds pass.
-        Pass(u16),
-        Fail,
-    }
-
-    fn ops() -> impl Strategy<Value = Vec<Op>> {
-        let op = prop_oneof![
-            6 => Just(Op::Submit),
-            1 => (1..4_u8).prop_map(Op::Subscribe),
-            2 => any::<u8>().prop_map(Op::Abandon),
-            4 => any::<u8>().prop_map(Op::Fetch),
-            3 => (0..120_u16).prop_map(Op::Write),
-            6 => Just(Op::Reply),
-            1 => Just(Op::Refuse),
-            2 => Just(Op::Confirm),
-            1 => Just(Op::Unasked),
-            1 => (0..700_u16).prop_map(Op::Pass),
-            1 => Just(Op::Fail),
-        ];
-        proptest::collection::vec(op, 0..200)
-    }
-
-    /// What the model knows of a command.
-    #[derive(Debug)]
-    struct Known {
-        n: usize,
-        channels: Option<Vec<String>>,
-        /// Its first byte and the one behind its last.
-        start: u64,
-        deadline: u64,
-        outcome: Option<Outcome>,
-    }
-
-    #[derive(Clone, Debug, PartialEq)]
-    enum Outcome {
-        Reply(String),
-        Confirmed,
-        Failed(ErrorKind),
-    }
-
-    #[derive(Default)]
-    struct Model {
-        /// All commands, by the order they were submitted.
-        all: Vec<Known>,
-        /// Those whose reply has not come.
-        queue: VecDeque<usize>,
-        /// Those that somebody will fetch.
-        held: Vec<(RequestId, usize)>,
-        encoded: u64,
-        left: u64,
-        now: u64,
-    }
-
-    impl Model {
-        fn settle(&mut self, n: usize, outcome: Outcome) {
-            self.all[n].outcome.get_or_insert(outcome);
-        }
-    }
-
-    fn observed(outcome: Option<Result<Value, Error>>) -> Option<Outcome> {
-        outcome.map(|outcome| match outcome {
-            Ok(Value::Null) => Outcome::Confirmed,
-            Ok(Value::Error(_)) => Outcome::Failed(ErrorKind::Server),
-            Ok(value) => Outcome::Reply(value.as_str().unwrap().to_owned()),
-            Err(error) => Outcome::Failed(error.kind()),
-        })
-    }
-
-    fn run(ops: Vec<Op>) {
-        let mut world = World::new();
-        let mut model = Model::default();
-        for op in ops {
-            match op {
-                Op::Submit | Op::Subscribe(_) => {
-                    let n = model.all.len();
-                    let before = {
-                        let (now, mut bytes) = (world.at(model.now), Vec::new());
-                        let (id, channels) = if let Op::Subscribe(count) = op {
-                            let names: Vec<String> =
-                                (0..count).map(|i| format!("{n}-{i}")).collect();
-                            let channels: Vec<Bytes> =
-                                names.iter().map(|name| name.clone().into()).collect();
-                            let subscribe = Subscribe {
-                                kind: Confirmation::Subscribe,
-                                channels: channels.clone(),
-                            };
-                            leasehold_resp::Encode::encode(&subscribe, &mut bytes);
-                            let shape = Shape::Confirmations {
-                                kind: Confirmation::Subscribe,
-                                channels,
-                            };
-                            (
-                                world.pipeline.submit(&subscribe, shape, now).unwrap(),
-                                Some(names),
-                            )
-                        } else {
-                            let command = Command::new("ECHO").arg(n.to_string());
-                            leasehold_resp::Encode::encode(&command, &mut bytes);
-                            (
-                                world.pipeline.submit(&command, Shape::Reply, now).unwrap(),
-                                None,
-                            )
-                        };
-                        assert!(
-                            model.held.iter().all(|(held, _)| *held != id),
-                            "a place with two owners"
-                        );
-                        let known = Known {
-                            n,
-                            channels,
-                            start: model.encoded,
-                            deadline: model.now + 1000,
-                            outcome: None,
-                        };
-                        model.all.push(known);
-                        model.queue.push_back(n);
-                        model.held.push((id, n));
-                        bytes.len()
-                    };
-                    model.encoded += before as u64;
-                }
-                Op::Abandon(which) if !model.held.is_empty() => {
-                    let (id, _) = model
-                        .held
-                        .swap_remove(usize::from(which) % model.held.len());
-                    world.pipeline.abandon(id);
-                }
-                Op::Fetch(which) if !model.held.is_empty() => {
-                    let index = usize::from(which) % model.held.len();
-                    let (id, n) = model.held[index];
-                    let outcome = observed(world.poll(id));
-                    assert_eq!(outcome, model.all[n].outcome, "of command {n}");
-                    if outcome.is_some() {
-                        model.held.swap_remove(index);
-                    }
-                }
-                Op::Write(bytes) => {
-                    let mut writing = world.pipeline.begin_write();
-                    assert_eq!(writing.rest().len() as u64, model.encoded - model.left);
-                    let bytes = usize::from(bytes).min(writing.rest().len());
-                    writing.advance(bytes);
-                    model.left += bytes as u64;
-                    assert_eq!(
-                        world.pipeline.end_write(writing),
-                        model.left == model.encoded
-                    );
-                }
-                Op::Reply | Op::Refuse => {
-                    let Some(&n) = model.queue.front() else {
-                        continue;
-                    };
-                    let refused = matches!(op, Op::Refuse) || model.all[n].channels.is_some();
-                    model.queue.pop_front();
-                    if refused {
-                        world.reply(Value::Error("ERR no".into()));
-                        model.settle(n, Outcome::Failed(ErrorKind::Server));
-                    } else {
-                        world.reply(n.to_string().as_str());
-                        model.settle(n, Outcome::Reply(n.to_string()));
-                    }
-                }
-                Op::Confirm => {
-                    let Some(&n) = model.queue.front() else {
-                        continue;
-                    };
-                    let Some(name) = model.all[n].channels.as_mut().and_then(Vec::pop) else {
-                        continue;
-                    };
-                    assert!(world.push("subscribe", &name));
-                    if model.all[n].channels.as_ref().is_some_and(Vec::is_empty) {
-                        model.queue.pop_front();
-                        model.settle(n, Outcome::Confirmed);
-                    }
-                }
-                Op::Unasked => assert!(!world.push("sunsubscribe", "elsewhere")),
-                Op::Pass(ms) => {
-                    model.now += u64::from(ms);
-                    for n in model.queue.clone() {
-                        if model.all[n].deadline <= model.now && model.all[n].channels.is_none() {
-                            model.settle(n, Outcome::Failed(ErrorKind::Timeout));
-                        }
-                    }
-                    let dead = model
-                        .queue
-                        .front()
-                        .is_some_and(|n| model.all[*n].deadline + 1000 <= model.now);
-                    let expected = if dead {
-                        Liveness::Dead
-                    } else {
-                        Liveness::Alive
-                    };
-                    assert_eq!(world.expire(model.now), expected);
-                }
-                Op::Fail => {
-                    world.fail();
-                    while let Some(n) = model.queue.pop_front() {
-                        let begun = model.all[n].start < model.left;
-                        model.settle(
-                            n,
-                            Outcome::Failed(if begun {
-                                ErrorKind::Unknown
-                            } else {
-                                ErrorKind::NotSent
-                            }),
-                        );
-                    }
-                    model.left = model.encoded;
-                }
-                Op::Abandon(_) | Op::Fetch(_) => {}
-            }
-            assert_eq!(world.pipeline.in_flight(), model.queue.len());
-            assert_eq!(world.pipeline.is_flushed(), model.left == model.encoded);
-        }
-        for (id, n) in model.held {
-            assert_eq!(
-                observed(world.poll(id)),
-                model.all[n].outcome,
-                "of command {}",
-                model.all[n].n
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_sequence_of_events_ends_as_a_simple_queue_says(ops in ops()) {
-            run(ops);
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! The tasks to wake and the callbacks to call once the lock is released.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 use super::request::{Callback, Outcome};
@@ -26,14 +27,23 @@ impl Wakes {
     }
 
     /// Wakes and calls them all. Not to be called under a lock: wakers may run arbitrary code.
+    ///
+    /// A callback that panics has had its message printed by the panic hook; the others are called all the same, and the
+    /// connection goes on.
     pub fn fire(&mut self) {
         for waker in self.wakers.drain(..) {
             waker.wake();
         }
         for (callback, outcome) in self.callbacks.drain(..) {
-            callback(outcome);
+            contain(|| callback(outcome));
         }
     }
+}
+
+/// Runs code of others on the connection's task, which must survive its panics.
+pub(crate) fn contain(run: impl FnOnce()) {
+    // Whatever a callback broke is its own: it had no access to the state of the connection.
+    let _ = catch_unwind(AssertUnwindSafe(run));
 }
 
 impl fmt::Debug for Wakes {
