@@ -1,7 +1,9 @@
-//! Clients with a flaw each, to show that the checker sees it: flaws that well-known lock clients had or have.
+//! Clients with a flaw each, to show that the checker sees it: flaws that well-known lock clients
+//! had or have.
 //!
-//! They run the same workload against a real server, on the library's own key layout but without a line of its code.
-//! One of them has no flaw. The checker must call that one clean, or its verdict on the others is worth nothing.
+//! They run the same workload against a real server, on the library's own key layout but without a
+//! line of its code. One of them has no flaw. The checker must call that one clean, or its verdict
+//! on the others is worth nothing.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,12 +20,12 @@ use crate::observer::Observer;
 use crate::raw::{Raw, RawValue};
 use crate::server::Server;
 
-/// What is wrong with a client.
+/// The flaw of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// Nothing.
     None,
-    /// It releases with a plain `DEL`, whoever holds the lock by then.
+    /// It releases with a plain `DEL`, also when another client holds the lock by then.
     ReleaseWithoutOwnerCheck,
     /// Its renewal is not stopped by the release, and sets the key anew instead of extending it.
     RenewalAfterRelease,
@@ -31,19 +33,19 @@ pub enum Flaw {
     TimeoutTakenForNo,
 }
 
-/// The lock everybody wants.
+/// The lock that all clients contend for.
 const KEY: &str = "broken:lock";
 const LEASE: Duration = Duration::from_millis(1_000);
-/// How long a client waits for an answer.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How long the server is frozen now and then: longer than that.
+/// Time a client waits for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(100);
+/// Duration of the server's freezes: longer than the clients wait for a reply.
 const FREEZE: Duration = Duration::from_millis(300);
-/// How long an ordinary client holds the lock.
+/// Time an ordinary client holds the lock.
 const WORK: Duration = Duration::from_millis(160);
 const CLIENTS: usize = 3;
-/// How often the server is frozen.
+/// Interval between the server's freezes.
 const FREEZES: u64 = 3;
-/// The client that oversleeps its lease each time. One is enough: the others are whom it harms.
+/// The client that oversleeps its lease each time. One is enough: the others are its victims.
 const SLEEPER: usize = 0;
 
 const ACQUIRE: &str = "if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end \
@@ -57,8 +59,8 @@ const RELEASE: &str = "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then retu
     return redis.call('DEL', KEYS[1])";
 const RELEASE_BADLY: &str = "return redis.call('DEL', KEYS[1])";
 
-/// The bounds a sound client keeps in this workload, with much to spare except for the cleanup: what is left behind
-/// lives for one lease, and must be seen to.
+/// The bounds a sound client keeps in this workload, with much to spare except for the cleanup:
+/// what is left behind lives for one lease, and must be seen to.
 pub const LIMITS: Limits = Limits {
     lease: LEASE,
     loss_notice: Duration::from_secs(10),
@@ -67,8 +69,8 @@ pub const LIMITS: Limits = Limits {
     cleanup: Duration::from_millis(600),
 };
 
-/// Runs clients with the flaw for some seconds, and writes their history into `dir`: they take turns, oversleep their
-/// lease now and then, and their server freezes now and then.
+/// Runs clients with the flaw for some seconds, and writes their history into `dir`: they take
+/// turns, oversleep their lease now and then, and their server freezes now and then.
 ///
 /// # Panics
 ///
@@ -100,7 +102,7 @@ pub async fn workload(flaw: Flaw, server: &Server, dir: &Path) {
     for id in 0..FREEZES {
         sleep(LEASE).await;
         let _turn = turn.lock().await;
-        // While the sleeper holds it nobody can get it, so nothing could go wrong.
+        // While the sleeper holds the lock no other client can get it, so no flaw would show.
         until_held(&mut raw, |holder| client_of(holder) != name(SLEEPER)).await;
         recorder.record(What::FaultStart {
             id,
@@ -112,7 +114,7 @@ pub async fn workload(flaw: Flaw, server: &Server, dir: &Path) {
         server.resume();
         recorder.record(What::FaultEnd { id });
     }
-    // What they have left behind by now is to be seen.
+    // The observer must see the holds that are left.
     sleep(LEASE).await;
     clients.shutdown().await;
 }
@@ -125,7 +127,8 @@ struct Client {
     /// The beginning of its holds' ids.
     name: String,
     attempts: u64,
-    /// One disturbance at a time: a frozen server hides what a sleeper does, and the other way round.
+    /// One disturbance at a time: a frozen server hides what a sleeper does, and the other way
+    /// round.
     turn: Arc<Mutex<()>>,
     flaw: Flaw,
 }
@@ -138,7 +141,8 @@ impl Client {
                 continue;
             };
             if oversleeps {
-                // As a process that is frozen: it renews nothing meanwhile, and goes on as if nothing had been.
+                // As a process that is frozen: it renews nothing meanwhile, and goes on as if
+                // nothing had been.
                 renewal.abort();
                 let _turn = self.turn.clone().lock_owned().await;
                 sleep(LEASE).await;
@@ -223,7 +227,7 @@ impl Client {
                 .expect("a frozen server still accepts"),
         };
         send(&mut raw, script, hold).await;
-        if let Ok(reply) = timeout(PATIENCE, raw.read()).await {
+        if let Ok(reply) = timeout(REPLY_TIMEOUT, raw.read()).await {
             self.raw = Some(raw);
             return Some(number(&reply.expect("the server lives")));
         }
@@ -231,8 +235,8 @@ impl Client {
             // It may still run. Behind it on the same connection, a release can only run later.
             send(&mut raw, RELEASE, hold).await;
             tokio::spawn(async move {
-                // Kept open until both are answered: a closed connection's requests are executed as well, but then
-                // nobody knows when.
+                // Kept open until both are answered: a closed connection's requests are executed as
+                // well, but then at an unknown time.
                 let _ = (raw.read().await, raw.read().await);
             });
         }
@@ -240,7 +244,8 @@ impl Client {
     }
 }
 
-/// Renews every third of a lease, on a connection of its own, until it finds that it holds no longer.
+/// Renews every third of a lease, on a connection of its own, until it finds that it holds no
+/// longer.
 async fn renew(addr: SocketAddr, hold: String, flaw: Flaw, recorder: Recorder) {
     let mut raw = Raw::connect(addr)
         .await

@@ -1,9 +1,9 @@
 //! Cancellation at every await point.
 //!
-//! A future can be dropped wherever it waits, and only there: at each `Pending` it returns. So an operation is driven
-//! until its first `Pending` and dropped, then anew until its second, and so on until it completes. With a
-//! deterministic peer each await point is visited exactly once; with a real server the number varies from run to run,
-//! but the points come in the same order.
+//! A future can be dropped wherever it waits, and only there: at each `Pending` it returns. So an
+//! operation is driven until its first `Pending` and dropped, then anew until its second, and so on
+//! until it completes. With a deterministic peer each await point is visited exactly once; with a
+//! real server the number varies from run to run, but the points come in the same order.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,8 +16,8 @@ use crate::wait::BOUND;
 /// No operation has that many await points; one that never completes has.
 const MANY: usize = 10_000;
 
-/// Drives `future` until it is pending for the `n`-th time, counted from 0, then drops it. Returns its output if it
-/// completes before.
+/// Drives `future` until it is pending for the `n`-th time, counted from 0, then drops it. Returns
+/// its output if it completes before.
 ///
 /// # Panics
 ///
@@ -38,8 +38,9 @@ pub async fn cancel_at<F: Future>(future: F, n: usize) -> Option<F::Output> {
         .unwrap_or_else(|_| panic!("neither done nor pending {n} times within a minute"))
 }
 
-/// Makes a future, drops it at its `n`-th await point and calls `check(n)`, for n = 0, 1, 2, … until the future
-/// completes. Returns its output, and the number of await points at which it was dropped.
+/// Makes a future, drops it at its `n`-th await point and calls `check(n)`, for n = 0, 1, 2, …
+/// until the future completes. Returns its output, and the number of await points at which it was
+/// dropped.
 ///
 /// # Panics
 ///

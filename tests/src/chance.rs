@@ -1,4 +1,4 @@
-//! Drawing by lot, so that the same seed draws the same again.
+//! Reproducible random choices.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ impl Chance {
         Self(seed)
     }
 
-    /// A seed nobody had before, unless `LEASEHOLD_SEED` says which.
+    /// The seed in `LEASEHOLD_SEED`, or one from the clock.
     ///
     /// # Panics
     ///

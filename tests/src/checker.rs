@@ -1,7 +1,7 @@
 //! Reads a history and says which invariants it breaks.
 //!
-//! Each invariant is a function from the facts of a history to violations; the facts (who claimed what when, which calls
-//! were open, which faults were active) are derived once, in `facts`. Nothing here touches a socket or a clock.
+//! Each invariant is a function from the facts of a history to violations; the facts (claims, open
+//! calls, active faults) are derived once, in `facts`. Nothing here touches a socket or a clock.
 //!
 //! | | invariant | where |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | I2 | tokens increase; the resource takes no older one | `tokens` |
 //! | I3 | a hold ends by its owner, by its expiry or by a fault | `exclusion` |
 //! | I4 | nothing renews or resurrects a hold after its end | `ending` |
-//! | I5 | a holder is told of its loss | `ending` |
+//! | I5 | a holder is notified of its loss | `ending` |
 //! | I6 | a free lock with waiters is handed on in time | `waiting` |
 //! | I8 | a bounded wait ends in time | `waiting` |
 //! | I9 | a cancelled or failed acquisition leaves no hold | `waiting` |
@@ -35,11 +35,11 @@ use facts::Facts;
 
 use crate::history::{Event, What};
 
-/// The bounds a history is held to. They are bounds against hangs and forgotten work, not speed limits: on a busy
-/// machine they should be generous.
+/// The bounds a history is held to. They are bounds against hangs and forgotten work, not speed
+/// limits: on a busy machine they should be generous.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The longest lease anybody asks for.
+    /// The longest lease in use.
     pub lease: Duration,
     /// I5: from the end of a hold at the server until its holder knows.
     pub loss_notice: Duration,
@@ -47,8 +47,8 @@ pub struct Limits {
     pub handoff: Duration,
     /// I8: what a bounded wait may take above its bound: the command timeout.
     pub overrun: Duration,
-    /// I9: from the end of a cancelled or failed acquisition until the server has forgotten it. When its process died,
-    /// the lease comes on top.
+    /// I9: from the end of a cancelled or failed acquisition until the server has removed it. When
+    /// its process died, the lease comes on top.
     pub cleanup: Duration,
 }
 
@@ -57,30 +57,31 @@ pub struct Limits {
 pub struct Violation {
     /// `"I1"` to `"I16"`.
     pub invariant: &'static str,
-    /// Whether a fault was active that takes the promise's ground away. Excused breaches are published, not failed.
+    /// Whether an active fault suspends the guarantee. Excused violations are reported and do not
+    /// fail.
     pub excused: bool,
-    /// What is wrong, in a sentence.
+    /// A sentence about it.
     pub message: String,
     /// The events that show it.
     pub events: Vec<Event>,
 }
 
-/// What a history shows.
+/// The result of a check.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// How many events were read.
+    /// Number of events.
     pub events: usize,
-    /// How many acquisitions were asked for.
+    /// Number of requested acquisitions.
     pub calls: usize,
-    /// How many were granted.
+    /// Number of grants.
     pub grants: usize,
-    /// How many grants were to another client than the one before, on the same key.
+    /// Number of grants to another client than the grant before, on the same key.
     pub handoffs: usize,
-    /// How many losses were told.
+    /// Number of loss notices.
     pub losses: usize,
-    /// How many faults were injected.
+    /// Number of injected faults.
     pub faults: usize,
-    /// How many writes the guarded resource took, and how many it refused as stale.
+    /// Number of writes that the guarded resource accepted, and refused as stale.
     pub uses: (usize, usize),
     /// The breaches, the inexcusable first.
     pub violations: Vec<Violation>,

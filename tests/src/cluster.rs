@@ -1,12 +1,14 @@
 //! A private cluster of real servers.
 //!
-//! Nodes have numbers. Of `m` masters with `r` replicas each, 0 to `m - 1` are the masters at the start, `m` to
-//! `m (1 + r) - 1` the replicas (node `m + i` follows master `i % m`), and what is behind them are masters without slots.
-//! A number stays with its process, whatever role it takes later.
+//! Nodes have numbers. Of `m` masters with `r` replicas each, 0 to `m - 1` are the masters at the
+//! start, `m` to `m (1 + r) - 1` the replicas (node `m + i` follows master `i % m`), and the nodes
+//! behind them are masters without slots. A number stays with its process, whatever role it takes
+//! later.
 //!
-//! Three ways to lose a node: [`freeze`](Cluster::freeze), with [`proxied`](ClusterBuilder::proxied) clients that cannot
-//! reach a node which the cluster considers healthy, and with [`isolable`](ClusterBuilder::isolable) a node that clients
-//! reach and the cluster does not.
+//! Three ways to lose a node: [`freeze`](Cluster::freeze), with
+//! [`proxied`](ClusterBuilder::proxied) clients that cannot reach a node which the cluster
+//! considers healthy, and with [`isolable`](ClusterBuilder::isolable) a node that clients reach and
+//! the cluster does not.
 
 mod atomic;
 mod form;
@@ -44,14 +46,14 @@ struct Node {
     id: String,
 }
 
-/// How a replica takes over.
+/// The kind of a failover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failover {
     /// In agreement with its master, which stops taking writes until the replica has all of them.
     Graceful,
     /// `FORCE`: without asking the master, but with the votes of the others.
     Force,
-    /// `TAKEOVER`: without asking anybody.
+    /// `TAKEOVER`: without asking any other node.
     Takeover,
 }
 
@@ -102,14 +104,14 @@ impl Cluster {
         format!("rediss-cluster://{}", seeds.join(","))
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a cluster is never empty")]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many of them began as masters with slots: nodes 0 to this, exclusive.
+    /// Number of masters with slots at the start: nodes 0 to this, exclusive.
     #[must_use]
     pub fn masters(&self) -> usize {
         self.masters
@@ -134,7 +136,7 @@ impl Cluster {
             .expect("a cluster with proxies")
     }
 
-    /// Where clients find a node: at its proxy, if it has one.
+    /// The address of a node for clients: its proxy's, if it has one.
     #[must_use]
     pub fn addr(&self, index: usize) -> SocketAddr {
         let node = &self.nodes[index];
@@ -181,7 +183,8 @@ impl Cluster {
         self.node(index).kill();
     }
 
-    /// Cuts a node off from all others, in both directions: bus and replication. Clients go on reaching it.
+    /// Cuts a node off from all others, in both directions: bus and replication. Clients go on
+    /// reaching it.
     ///
     /// # Panics
     ///
@@ -222,7 +225,7 @@ impl Cluster {
         self.node(index).restart().await;
     }
 
-    /// Has a replica take over. Returns when it is a master that its own view gives slots to.
+    /// Makes a replica take over. Returns when it is a master with slots in its own view.
     ///
     /// # Panics
     ///
@@ -290,8 +293,8 @@ impl Cluster {
         unreachable!("every master has some key")
     }
 
-    /// The node that serves a key: of those that answer and claim its slot for themselves, the one with the newest
-    /// claim. `None` while nobody does.
+    /// The node that serves a key: of those that answer and claim its slot for themselves, the one
+    /// with the newest claim. `None` while no node does.
     pub async fn master_of(&self, key: impl AsRef<[u8]>) -> Option<usize> {
         let slot = self.slot_of(key).await;
         self.master_of_slot(slot).await
@@ -311,7 +314,7 @@ impl Cluster {
         best.map(|(_, index)| index)
     }
 
-    /// Those who follow a node, by their own word.
+    /// The replicas of a node, according to their own views.
     pub async fn replicas_of(&self, master: usize) -> Vec<usize> {
         let mut replicas = Vec::new();
         for index in 0..self.len() {
@@ -331,7 +334,7 @@ impl Cluster {
         self.myself(index).await.is_some_and(|me| me.is("master"))
     }
 
-    /// What a node says of the cluster; `None` if it does not answer at once.
+    /// A node's view of the cluster; `None` if it does not answer at once.
     pub async fn view(&self, index: usize) -> Option<Vec<Member>> {
         let mut raw = self.glance(index).await?;
         let reply = timeout(PROBE, raw.try_cmd(&["CLUSTER", "NODES"]))
@@ -388,8 +391,9 @@ impl Cluster {
         .await;
     }
 
-    /// Waits until a plain client can write in the slot of `key`, which has no braces or a proper hash tag. Returns the
-    /// node that took the write. The key that is written has a name of its own, and a TTL.
+    /// Waits until a plain client can write in the slot of `key`, which has no braces or a proper
+    /// hash tag. Returns the node that took the write. The key that is written has a name of its
+    /// own, and a TTL.
     ///
     /// # Panics
     ///

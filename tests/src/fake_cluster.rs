@@ -1,7 +1,7 @@
-//! A cluster that does what a test tells it to: scripted nodes that know each other.
+//! A cluster of scripted nodes that know each other.
 //!
-//! Handshakes, `CLUSTER SLOTS` and the question for sharded channels are answered as real nodes would; the script answers
-//! everything else.
+//! Handshakes, `CLUSTER SLOTS` and the question for sharded channels are answered as real nodes
+//! would; the script answers everything else.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -19,24 +19,24 @@ pub struct FakeCluster {
 /// A request that the script is to answer.
 #[derive(Debug)]
 pub struct Asked<'a> {
-    /// Which node was asked.
+    /// The node that was asked.
     pub node: usize,
-    /// How many requests that node has been asked to answer before, on all its connections.
+    /// Number of earlier requests to that node, on all its connections.
     pub earlier: usize,
     /// The request.
     pub request: &'a [String],
-    /// Where the nodes listen.
+    /// Ports of the nodes.
     pub ports: &'a [u16],
 }
 
-/// What a node does.
+/// A node's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Says this, line end included.
+    /// These bytes, line end included.
     Say(String),
-    /// Says this and ends the connection.
+    /// These bytes, and the end of the connection.
     SayAndEnd(String),
-    /// Says nothing.
+    /// No reply.
     Silence,
 }
 
@@ -49,14 +49,14 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Ranges of slots, both ends included, and their nodes: what every node says.
+    /// Ranges of slots, both ends included, and their nodes: the map of all nodes.
     owners: Vec<(u16, u16, usize)>,
-    /// What each node was asked, but for handshakes and maps.
+    /// Requests to each node, without handshakes and requests for the map.
     asked: Vec<Vec<Vec<String>>>,
 }
 
 impl FakeCluster {
-    /// So many nodes with an equal share of the slots each.
+    /// Starts nodes with an equal share of the slots each.
     ///
     /// # Panics
     ///
@@ -100,18 +100,18 @@ impl FakeCluster {
         format!("redis-cluster://{}", self.nodes[0].addr())
     }
 
-    /// How many connections a node has accepted.
+    /// Number of connections that a node has accepted.
     #[must_use]
     pub fn accepted(&self, node: usize) -> u64 {
         self.nodes[node].accepted()
     }
 
-    /// From now on all slots are this node's, in what `CLUSTER SLOTS` says.
+    /// From now on `CLUSTER SLOTS` names this node as the owner of all slots.
     pub fn give_all_to(&self, node: usize) {
         self.shared.lock().owners = vec![(0, 16_383, node)];
     }
 
-    /// What a node was asked so far, but for handshakes and maps.
+    /// Requests to a node so far, without handshakes and requests for the map.
     #[must_use]
     pub fn asked(&self, node: usize) -> Vec<Vec<String>> {
         self.shared.lock().asked[node].clone()

@@ -1,14 +1,16 @@
-//! What happened, written down by every process as it happens.
+//! The history of a run: events that every process records as they happen.
 //!
-//! Each process appends lines of JSON to a file of its own, one write a line, so that nothing is lost when it is
-//! killed. [`read`] merges the files of a directory.
+//! Each process appends lines of JSON to a file of its own, one write a line, so that nothing is
+//! lost when it is killed. [`read`] merges the files of a directory.
 //!
-//! **The clock** is CLOCK_MONOTONIC in microseconds: the one clock that all processes of a host share and that nobody
-//! can set. (`Instant` reads the same clock but does not say what it reads; the wall clock may step.)
+//! **The clock** is CLOCK_MONOTONIC in microseconds: the one clock that all processes of a host
+//! share and that cannot be set. (`Instant` reads the same clock but does not say what it reads;
+//! the wall clock may step.)
 //!
-//! **When to write** decides what a checked history proves. Whoever claims less than is true can only make the checker
-//! miss something; whoever claims more makes it cry wolf. So: `invoke` and `release_invoke` and `drop` *before* the
-//! call, everything else *after* it; and validity from [`valid_until`].
+//! **When to record** decides what a checked history proves. A process that claims less than is
+//! true can only make the checker miss a violation; one that claims more makes it report false
+//! ones. So: `invoke` and `release_invoke` and `drop` *before* the call, everything else *after*
+//! it; and validity from [`valid_until`].
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -27,8 +29,8 @@ pub fn now() -> u64 {
         + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000
 }
 
-/// The moment until which a guard may be trusted, from what it says about itself. The clock is read first, so the
-/// result is early rather than late.
+/// The moment until which a guard may be trusted, from what it says about itself. The clock is read
+/// first, so the result is early rather than late.
 #[must_use]
 pub fn valid_until(valid_for: impl FnOnce() -> Duration) -> u64 {
     let now = now();
@@ -44,24 +46,26 @@ pub fn micros(duration: Duration) -> u64 {
 /// A line of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When it was written, see [`now`].
+    /// The time of recording, see [`now`].
     pub at: u64,
     /// The process that wrote it.
     pub process: u32,
-    /// Who in the process, a task or thread: one that does one thing after the other.
+    /// The task or thread within the process; its events are sequential.
     pub client: String,
-    /// What happened.
+    /// The event itself.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What happened. `hold` is the owner's id as it stands in the lock's key; times are as [`now`] gives them.
+/// An event. `hold` is the owner's id as it stands in the lock's key; times are as [`now`] gives
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields say what the variants explain")]
 pub enum What {
-    /// An acquisition begins. `call` ties its end to it; `bound` is the latest moment it may end by its own promise
-    /// (`try_lock_for`), without the command timeout. `waits` is false for one that does not queue (`try_lock`).
+    /// An acquisition begins. `call` ties its end to it; `bound` is the latest moment it may end by
+    /// its own promise (`try_lock_for`), without the command timeout. `waits` is false for one that
+    /// does not queue (`try_lock`).
     Invoke {
         call: u64,
         key: String,
@@ -86,9 +90,10 @@ pub enum What {
         sent: u64,
         valid_until: u64,
     },
-    /// The holder was told that it no longer holds.
+    /// The holder was notified that it no longer holds.
     Lost { hold: String, reason: String },
-    /// The holder used the guarded resource between `since` and now, which took or refused its token.
+    /// The holder used the guarded resource between `since` and now, which took or refused its
+    /// token.
     Use {
         key: String,
         hold: String,
@@ -102,15 +107,16 @@ pub enum What {
     ReleaseOk { hold: String, outcome: Outcome },
     /// A guard is dropped.
     Drop { hold: String },
-    /// The server's own state of the key, seen at some moment between `asked` and now. `pttl` in milliseconds, -1
-    /// without expiry, -2 without key.
+    /// The server's own state of the key, seen at some moment between `asked` and now. `pttl` in
+    /// milliseconds, -1 without expiry, -2 without key.
     Server {
         key: String,
         asked: u64,
         holders: Vec<Holder>,
         pttl: i64,
     },
-    /// Everybody has finished and the longest lease is over: these keys were left. None should be.
+    /// All processes have finished and the longest lease is over: the keys that are left. There
+    /// should be none.
     Quiesced { keys: Vec<String> },
     /// A fault begins.
     FaultStart {
@@ -124,19 +130,19 @@ pub enum What {
     Died { pid: u32 },
 }
 
-/// How a lock is asked for.
+/// The mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Nobody else may hold it.
+    /// One holder.
     Exclusive,
-    /// Others may share it.
+    /// Shared with other holders.
     Shared,
-    /// So many may hold it at a time.
+    /// At most this many holders at a time.
     Permit(u32),
 }
 
-/// How a release ended.
+/// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -157,13 +163,14 @@ pub struct Holder {
     pub count: i64,
 }
 
-/// What a fault may do to the promises.
+/// The effect of a fault on the guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// Things take longer while it lasts. Nothing else is excused.
     Delays,
-    /// The server may forget locks (restart without persistence, failover, flush): overlaps are reported, not failed.
+    /// The server may forget locks (restart without persistence, failover, flush): overlaps are
+    /// reported, not failed.
     LosesLocks,
     /// This process does not run; what it should have noticed meanwhile it notices afterwards.
     Freezes(u32),
@@ -243,7 +250,8 @@ impl Recorder {
 ///
 /// # Panics
 ///
-/// When a line is not an event. The last line of a process that was killed while writing may be cut; it is left out.
+/// When a line is not an event. The last line of a process that was killed while writing may be
+/// cut; it is left out.
 #[must_use]
 pub fn read(dir: &Path) -> Vec<Event> {
     let mut events = Vec::new();

@@ -1,9 +1,9 @@
-//! The guarded ledger: what a lock protects, kept where no lock server can help.
+//! The guarded ledger: the resource that a lock protects, kept outside of the lock server.
 //!
-//! A file with a number in it. To add one, a client reads it, changes it and writes it back, and nothing but the lock
-//! keeps two clients from doing so at once: if they do, an increment is lost, and the count shows it. What the ledger
-//! itself guarantees is only the fence: a write with a token older than the newest it has seen is refused, and that
-//! check and the write are one step.
+//! A file with a number in it. To add one, a client reads it, changes it and writes it back, and
+//! nothing but the lock keeps two clients from doing so at once: if they do, an increment is lost,
+//! and the count shows it. What the ledger itself guarantees is only the fence: a write with a
+//! token older than the newest it has seen is refused, and that check and the write are one step.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -16,7 +16,7 @@ pub struct Ledger {
     path: PathBuf,
 }
 
-/// A token was refused: someone with a newer one was here.
+/// A token was refused because the ledger has seen a newer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale {
     /// The token that was refused.
@@ -25,7 +25,7 @@ pub struct Stale {
     pub newest: u64,
 }
 
-/// What a ledger holds.
+/// Contents of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Entry {
     value: u64,
@@ -60,8 +60,9 @@ impl Ledger {
         self.latched(|entry| entry.value)
     }
 
-    /// Reads the value for a change, unless someone with a newer token was here before: from now on older tokens are
-    /// refused, so that none of them writes between this and the [`write`](Self::write) that follows.
+    /// Reads the value for a change, unless a newer token was seen before: from now on older tokens
+    /// are refused, so that none of them writes between this and the [`write`](Self::write) that
+    /// follows.
     ///
     /// # Errors
     ///
@@ -77,7 +78,7 @@ impl Ledger {
         })
     }
 
-    /// Replaces the value, unless someone with a newer token was here before. The same token may write again.
+    /// Replaces the value, unless a newer token was seen before. The same token may write again.
     ///
     /// # Errors
     ///
@@ -98,8 +99,8 @@ impl Ledger {
         })
     }
 
-    /// How many increments were lost, if every write taken meant to add one to what it had read: 0 when the lock did
-    /// its work.
+    /// Number of lost increments, if every write taken meant to add one to what it had read: 0 when
+    /// the lock did its work.
     ///
     /// # Panics
     ///
@@ -109,7 +110,7 @@ impl Ledger {
         self.latched(|entry| entry.writes.abs_diff(entry.value))
     }
 
-    /// How many writes were taken.
+    /// Number of accepted writes.
     ///
     /// # Panics
     ///
@@ -119,7 +120,7 @@ impl Ledger {
         self.latched(|entry| entry.writes)
     }
 
-    /// How often someone was refused as stale.
+    /// Number of writes that were refused as stale.
     ///
     /// # Panics
     ///
@@ -129,8 +130,9 @@ impl Ledger {
         self.latched(|entry| entry.refused)
     }
 
-    /// Reads the entry, lets `change` at it and writes it back, while no other process does: the resource's own latch,
-    /// held for no longer than that. The kernel lets go of it when a process is killed.
+    /// Reads the entry, lets `change` at it and writes it back, while no other process does: the
+    /// resource's own latch, held for no longer than that. The kernel lets go of it when a process
+    /// is killed.
     fn latched<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> T {
         let attempt = || -> std::io::Result<T> {
             let mut file = OpenOptions::new()

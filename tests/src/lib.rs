@@ -1,27 +1,27 @@
-//! Real servers, a fault proxy and a history checker: what the tests of leasehold stand on.
+//! Real servers, a fault proxy and a history checker for the tests of leasehold.
 //!
-//! | room | what lives there |
+//! | module | contents |
 //! |---|---|
 //! | [`server`] | private Redis or Valkey processes: start, freeze, kill, restart |
 //! | [`cluster`] | a private cluster: failovers, migrations, proxies in front of its nodes |
-//! | [`replicas`], [`sentinels`] | a master with replicas, and who watches over them |
+//! | [`replicas`], [`sentinels`] | a master with replicas, and sentinels |
 //! | [`raw`] | an independent RESP client, so that no check depends on the code under test |
 //! | [`proxy`] | a proxy that delays, trickles, swallows, corrupts and cuts |
-//! | [`statistics`] | what a server counts |
-//! | [`network`] | who may talk to whom |
-//! | [`history`] | what every process did and saw, on one clock |
+//! | [`statistics`] | a server's statistics |
+//! | [`network`] | source addresses of servers, for partitions |
+//! | [`history`] | the events of all processes, on one clock |
 //! | [`observer`] | the server's own state of a lock, written into the history |
 //! | [`checker`] | which invariants a history breaks |
 //! | [`broken`] | clients with a flaw each, which the checker must catch |
-//! | [`ledger`] | what a lock protects: detects lost updates, refuses stale tokens |
+//! | [`ledger`] | a resource under a lock: detects lost updates, refuses stale tokens |
 //! | [`cancel`] | drops a future at every await point |
 //! | [`process`] | child processes that cannot outlive the test; signals |
 //! | [`own_process`] | tests that run in a process of their own |
-//! | [`chance`] | what a test draws by lot, and can draw again |
-//! | [`storm`] | what the storms and their worker processes agree on |
+//! | [`chance`] | reproducible random choices |
+//! | [`storm`] | settings that storms and their worker processes share |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
-//! | [`scripted`], [`fake_cluster`] | a server, or a cluster, that does what a test tells it to, right or wrong |
+//! | [`scripted`], [`fake_cluster`] | a server, or a cluster, that follows a test's script |
 //! | `tls` | certificates made for a test (feature `tls`) |
 //! | [`wait`] | waiting with a bound and a reason |
 

@@ -1,16 +1,17 @@
-//! Servers that speak from addresses of their own, so that a proxy in front of one knows who calls and can cut off one
-//! of them: a partition without a firewall, which would take root.
+//! Servers with source addresses of their own, so that a proxy in front of one can tell its peers
+//! apart and cut off one of them: a partition without a firewall, which would need root.
 //!
-//! All of `127.0.0.0/8` is this machine on Linux; other systems have but `127.0.0.1`, unless they are told.
+//! All of `127.0.0.0/8` is this machine on Linux; other systems have only `127.0.0.1` by default.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
 use crate::server::Server;
 
-/// How many sentinels watch over a service.
+/// Number of sentinels of a service.
 pub(crate) const SENTINELS: usize = 3;
 
-/// Whether servers can have addresses of their own here. Prints that they cannot.
+/// Whether servers can have source addresses of their own on this system. Prints why the test is
+/// skipped if not.
 #[must_use]
 pub fn can_be_cut() -> bool {
     let can = TcpListener::bind((server(0), 0)).is_ok();
@@ -20,26 +21,28 @@ pub fn can_be_cut() -> bool {
     can
 }
 
-/// Where server `index` speaks from. Everything listens at `127.0.0.1`, and whoever is no server speaks from there, too.
+/// Source address of server `index`. Everything listens at `127.0.0.1`, which is also the source of
+/// clients.
 #[must_use]
 pub(crate) fn server(index: usize) -> IpAddr {
     Ipv4Addr::new(127, 0, 1, u8::try_from(index + 1).expect("few servers")).into()
 }
 
-/// The same for sentinel `index`.
+/// Source address of sentinel `index`.
 #[must_use]
 pub(crate) fn sentinel(index: usize) -> IpAddr {
     Ipv4Addr::new(127, 0, 2, u8::try_from(index + 1).expect("few sentinels")).into()
 }
 
-/// The line of a server's configuration that has it speak from `source`; `like` is a server of the same kind.
+/// The configuration line that sets a server's source address; `like` is a server of the same
+/// version.
 pub(crate) async fn speak_from(source: IpAddr, like: &Server) -> String {
     let known = like
         .raw()
         .await
         .cmd(&["CONFIG", "GET", "bind-source-addr"])
         .await;
-    // Redis 6.2 speaks from the first address at which it listens.
+    // Redis 6.2 connects from the first address at which it listens.
     if known.array().is_empty() {
         format!("bind {source} 127.0.0.1")
     } else {

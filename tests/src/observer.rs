@@ -9,11 +9,11 @@ use crate::raw::{Raw, RawValue};
 /// The hash and its expiry in one step: two requests could see two different holders.
 const LOOK: &str = "return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1])}";
 
-/// Looks once at the lock `key` (a hash: holder's id to count) and writes down what it sees.
+/// Reads the lock `key` (a hash: holder's id to count) once and records its state.
 ///
 /// # Errors
 ///
-/// Those of the connection, or the server's refusal: nothing is written then.
+/// Those of the connection, or the server's error reply. Nothing is recorded then.
 pub async fn look(raw: &mut Raw, recorder: &Recorder, key: &str) -> std::io::Result<()> {
     let asked = now();
     let reply = raw.try_cmd(&["EVAL", LOOK, "1", key]).await?;
@@ -42,7 +42,8 @@ pub async fn look(raw: &mut Raw, recorder: &Recorder, key: &str) -> std::io::Res
     Ok(())
 }
 
-/// Looks at the locks again and again until dropped. While the server does not answer, nothing is written.
+/// Looks at the locks again and again until dropped. While the server does not answer, nothing is
+/// written.
 #[derive(Debug)]
 pub struct Observer {
     task: JoinHandle<()>,

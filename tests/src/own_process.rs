@@ -1,13 +1,13 @@
-//! Tests that need a process of their own, because they count what belongs to a process: threads, memory, processor time.
-//! Such a test runs itself again as the only test of a child process.
+//! Tests that need a process of their own, because they count what belongs to a process: threads,
+//! memory, processor time. Such a test runs itself again as the only test of a child process.
 
 use std::process::Command;
 
 /// Set in the child process, to the name of its test.
 const CHILD: &str = "LEASEHOLD_OWN_PROCESS";
 
-/// Runs `test` on a runtime of one thread, in a child process that runs nothing else. To be called by the test function
-/// itself, with an `async` block: the block's type names the test.
+/// Runs `test` on a runtime of one thread, in a child process that runs nothing else. To be called
+/// by the test function itself, with an `async` block: the block's type names the test.
 ///
 /// # Panics
 ///
@@ -36,7 +36,8 @@ pub fn in_own_process<F: Future<Output = ()>>(test: F) {
     );
 }
 
-/// A command that runs the test at this path in the test program, such as `module::name`, in a process of its own.
+/// A command that runs the test at this path in the test program, such as `module::name`, in a
+/// process of its own.
 ///
 /// # Panics
 ///
@@ -48,7 +49,8 @@ pub fn this_test_again(test: &str) -> Command {
     command
 }
 
-/// The path of the test in which the `async` block `F` was written: `program::module::test::{{closure}}` without both ends.
+/// The path of the test in which the `async` block `F` was written:
+/// `program::module::test::{{closure}}` without both ends.
 fn test_of<F>() -> &'static str {
     let block = std::any::type_name::<F>();
     block

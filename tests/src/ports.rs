@@ -1,15 +1,16 @@
 //! Loopback ports that are unique among all test processes of this machine.
 //!
-//! `cargo test` runs many binaries in parallel, so a counter inside the process is not enough. A port is taken by
-//! locking a file named after it: the kernel lets go of the lock when its process dies, however it dies.
+//! `cargo test` runs many binaries in parallel, so a counter inside the process is not enough. A
+//! port is taken by locking a file named after it: the kernel lets go of the lock when its process
+//! dies, however it dies.
 
 use std::fs::{File, OpenOptions};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The pool. A cluster node also listens on its port + 10000, and 32767 is the last port below Linux's ephemeral
-/// range: inside of it any outgoing connection may sit on the bus port.
+/// The pool. A cluster node also listens on its port + 10000, and 32767 is the last port below
+/// Linux's ephemeral range: inside of it any outgoing connection may sit on the bus port.
 const FIRST: u16 = 21_000;
 const COUNT: u16 = 1_768;
 
@@ -22,7 +23,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Reserves a port on which nothing listens now, neither on the port nor on its cluster bus port.
+    /// Reserves a port on which nothing listens now, neither on the port nor on its cluster bus
+    /// port.
     ///
     /// # Panics
     ///

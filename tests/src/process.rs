@@ -1,8 +1,9 @@
 //! A child process that cannot outlive the test, however the test ends.
 //!
-//! `Drop` does not run when a test process is killed (a timeout of the runner, an abort, an out-of-memory kill).
-//! So a small shell stands between: it holds a pipe whose other end only the test process has, and the kernel
-//! closes that end whatever happens. At end of file the shell kills the child and removes its directory.
+//! `Drop` does not run when a test process is killed (a timeout of the runner, an abort, an
+//! out-of-memory kill). So a small shell stands between: it holds a pipe whose other end only the
+//! test process has, and the kernel closes that end whatever happens. At end of file the shell
+//! kills the child and removes its directory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -12,12 +13,13 @@ use std::time::{Duration, Instant};
 
 /// `$1` the child's directory, `$2` its log, then its command line.
 ///
-/// The reader stops the child before it removes the directory, so that nothing is written there in between. The
-/// child is reaped only by the outer shell, which ends the reader at once: its id cannot belong to anyone else.
+/// The reader stops the child before it removes the directory, so that nothing is written there in
+/// between. The child is reaped only by the outer shell, which ends the reader at once: its id
+/// cannot belong to anyone else.
 ///
-/// SIGHUP is ignored: when the test process is killed, its end leaves this group orphaned, and a group that is orphaned
-/// with a stopped member gets SIGHUP from the kernel. The reader has just stopped the child and would die before
-/// it could kill it.
+/// SIGHUP is ignored: when the test process is killed, its end leaves this group orphaned, and a
+/// group that is orphaned with a stopped member gets SIGHUP from the kernel. The reader has just
+/// stopped the child and would die before it could kill it.
 const WATCH: &str = r#"
 trap '' HUP
 dir=$1; log=$2; shift 2
@@ -59,7 +61,8 @@ impl Watched {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // A Ctrl-C in the terminal goes to the whole group; it must not kill the watcher before its child.
+            // A Ctrl-C in the terminal goes to the whole group; it must not kill the watcher before
+            // its child.
             .process_group(0)
             .spawn()
             .expect("cannot start sh");
@@ -119,8 +122,8 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.success(), "cannot send SIG{name} to process {pid}");
 }
 
-/// Stops a process with SIGSTOP and waits until it no longer runs: a stop takes effect only when each of the
-/// process's threads is next scheduled. Where there is no `/proc` the signal has to do.
+/// Stops a process with SIGSTOP and waits until it no longer runs: a stop takes effect only when
+/// each of the process's threads is next scheduled. Where there is no `/proc` the signal has to do.
 ///
 /// # Panics
 ///
@@ -133,7 +136,7 @@ pub fn freeze(pid: u32) {
     }
 }
 
-/// Whether a process is stopped by a signal, or dead. Where there is no `/proc` nobody is.
+/// Whether a process is stopped by a signal, or dead. Always `false` without `/proc`.
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
     // "pid (name) state …", and the name may contain anything.

@@ -1,10 +1,11 @@
 //! A proxy between client and server that misbehaves on demand.
 //!
-//! Faults are set for a direction and hold for live connections and new ones alike. Cuts and corruptions happen once,
-//! on the connection that reaches them first, and the direction is healthy afterwards: so a test can count to byte `k`
-//! and then watch the client recover.
+//! Faults are set for a direction and hold for live connections and new ones alike. Cuts and
+//! corruptions happen once, on the connection that reaches them first, and the direction is healthy
+//! afterwards: so a test can count to byte `k` and then watch the client recover.
 //!
-//! The proxy runs on a thread of its own. A test that blocks its runtime, or pauses its clock, does not touch it.
+//! The proxy runs on a thread of its own. A test that blocks its runtime, or pauses its clock, does
+//! not touch it.
 
 mod accept;
 mod fault;
@@ -33,7 +34,7 @@ pub struct Proxy {
     port: Port,
 }
 
-/// What the handle and the proxy's thread share.
+/// State shared by the handle and the proxy's thread.
 #[derive(Debug)]
 struct Shared {
     target: SocketAddr,
@@ -99,7 +100,7 @@ impl Proxy {
         proxy
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port.number()).into()
@@ -111,53 +112,55 @@ impl Proxy {
         format!("redis://{}", self.addr())
     }
 
-    /// From now on this happens to what clients send. Byte and reply counts of the fault begin now, on each connection.
+    /// Sets the fault of the bytes from clients. Byte and reply counts of the fault begin now, on
+    /// each connection.
     pub fn to_server(&self, fault: Fault) {
         self.shared
             .to_server
             .send_modify(|plan| plan.replace(fault));
     }
 
-    /// From now on this happens to what the server answers. Byte and reply counts of the fault begin now, on each
-    /// connection.
+    /// Sets the fault of the bytes from the server. Byte and reply counts of the fault begin now,
+    /// on each connection.
     pub fn to_client(&self, fault: Fault) {
         self.shared
             .to_client
             .send_modify(|plan| plan.replace(fault));
     }
 
-    /// From now on nothing passes on any connection, in either direction, as if the cable were out: no data, no end of
+    /// From now on nothing passes on any connection, in either direction: no data, no end of
     /// stream, no reset.
     pub fn blackhole(&self) {
         self.to_server(Fault::Blackhole);
         self.to_client(Fault::Blackhole);
     }
 
-    /// From now on nothing passes on connections that come from `peer`, those that are open and new ones, in either
-    /// direction, and nobody is told. Nothing is lost: what is under way arrives after [`mend`](Self::mend), as it would
-    /// when a cable is plugged in again.
+    /// From now on nothing passes on connections that come from `peer`, those that are open and new
+    /// ones, in either direction, without any notice to either side. Nothing is lost: bytes under
+    /// way arrive after [`mend`](Self::mend).
     pub fn sever(&self, peer: IpAddr) {
         for plan in [&self.shared.to_server, &self.shared.to_client] {
             plan.send_if_modified(|plan| plan.severed.insert(peer));
         }
     }
 
-    /// Takes back a [`sever`](Self::sever).
+    /// Undoes a [`sever`](Self::sever).
     pub fn mend(&self, peer: IpAddr) {
         for plan in [&self.shared.to_server, &self.shared.to_client] {
             plan.send_if_modified(|plan| plan.severed.remove(&peer));
         }
     }
 
-    /// Both directions pass everything, but for whom a [`sever`](Self::sever) has cut off, and new connections are taken. What was swallowed stays lost, and a connection
-    /// that was cut stays cut.
+    /// Both directions pass everything, except for peers that [`sever`](Self::sever) has cut off,
+    /// and new connections are accepted. Swallowed bytes stay lost, and a connection that was cut
+    /// stays cut.
     pub fn heal(&self) {
         self.to_server(Fault::None);
         self.to_client(Fault::None);
         self.accept(Accept::Forward);
     }
 
-    /// What happens to new connections. Returns when it is so.
+    /// Sets the treatment of new connections. Returns when it is in effect.
     pub fn accept(&self, mode: Accept) {
         self.shared.accept.send_replace(mode);
         self.wait_for("the accept mode", || {
@@ -182,25 +185,25 @@ impl Proxy {
         });
     }
 
-    /// How many connections were accepted so far.
+    /// Number of connections accepted so far.
     #[must_use]
     pub fn accepts(&self) -> u64 {
         self.shared.accepts.load(Ordering::SeqCst)
     }
 
-    /// How many connections are open now.
+    /// Number of open connections.
     #[must_use]
     pub fn open(&self) -> usize {
         self.shared.open().len()
     }
 
-    /// How many bytes clients have sent so far, passed on or not.
+    /// Number of bytes from clients so far, passed on or not.
     #[must_use]
     pub fn from_client(&self) -> u64 {
         self.shared.from_client.load(Ordering::SeqCst)
     }
 
-    /// How many bytes the server has sent so far, passed on or not.
+    /// Number of bytes from the server so far, passed on or not.
     #[must_use]
     pub fn from_server(&self) -> u64 {
         self.shared.from_server.load(Ordering::SeqCst)
@@ -211,7 +214,7 @@ impl Proxy {
         while !holds() {
             assert!(
                 Instant::now() < give_up,
-                "the proxy at {}: no end of waiting for {what}",
+                "the proxy at {}: {what}: not within 20 s",
                 self.addr()
             );
             std::thread::sleep(Duration::from_micros(200));

@@ -1,7 +1,8 @@
-//! A tiny RESP client that shares no line with the code under test.
+//! A small RESP client that shares no code with the library.
 //!
-//! What a test asserts about the server is asked through this client, so a bug in the library's own decoder or
-//! connection cannot hide itself. It is simple rather than fast: one request at a time, every wait bounded.
+//! Tests ask the server for facts through this client, so that a bug in the library's decoder or
+//! connection cannot hide itself. It is simple rather than fast: one request at a time, every wait
+//! bounded.
 
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Result};

@@ -1,6 +1,7 @@
-//! What the raw client reads, with helpers that say what was wrong.
+//! Replies of the raw client, with accessors that name the unexpected reply.
 
-/// A reply. Sets are arrays here, big numbers simple strings, verbatim strings bulks without their format.
+/// A reply. Sets are arrays here, big numbers simple strings, verbatim strings bulks without their
+/// format.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RawValue {
     /// `+OK`

@@ -1,4 +1,4 @@
-//! A master and its replicas, without anybody who watches over them.
+//! A master and its replicas, without sentinels.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,8 @@ use crate::raw::RawValue;
 use crate::server::{Server, ServerBuilder};
 use crate::wait::{PROBE, until};
 
-/// Servers that follow one of them: node 0 at the start. A number stays with its process, whatever role it takes later.
+/// Servers that follow one of them: node 0 at the start. A number stays with its process, whatever
+/// role it takes later.
 #[derive(Debug)]
 pub struct Replicas {
     /// In front of the servers, one each if they can be cut off. First, so that they go first.
@@ -22,7 +23,7 @@ pub struct Replicas {
 #[derive(Debug, Clone)]
 pub struct ReplicasBuilder {
     replicas: usize,
-    /// What the servers call their host.
+    /// The name under which the servers announce their host.
     host: &'static str,
     isolable: bool,
     server: ServerBuilder,
@@ -42,7 +43,7 @@ impl Default for ReplicasBuilder {
 }
 
 impl ReplicasBuilder {
-    /// How many replicas there are. Two if not said.
+    /// Number of replicas; 2 by default.
     #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
@@ -56,16 +57,17 @@ impl ReplicasBuilder {
         self
     }
 
-    /// Lets a server be cut off from the others, but not from clients, by [`Replicas::isolate`]: a proxy stands in front
-    /// of it, and it speaks from an address of its own, where [that is possible](network::can_be_cut).
+    /// Lets a server be cut off from the others, but not from clients, by [`Replicas::isolate`]: a
+    /// proxy stands in front of it, and it has a source address of its own, where [that is
+    /// possible](network::can_be_cut).
     #[must_use]
     pub fn isolable(mut self) -> Self {
         self.isolable = true;
         self
     }
 
-    /// Servers speak TLS among themselves, have a port for clients that do, and call their host `localhost`. Certificate
-    /// and key are said by [`config`](Self::config) lines.
+    /// Servers speak TLS among themselves, have a port for clients that do, and call their host
+    /// `localhost`. Certificate and key are given by [`config`](Self::config) lines.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.host = "localhost";
@@ -135,7 +137,7 @@ impl Replicas {
         ReplicasBuilder::default()
     }
 
-    /// How many servers there are.
+    /// Number of servers.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is always a master")]
     pub fn len(&self) -> usize {
@@ -163,7 +165,8 @@ impl Replicas {
         (0..self.len()).find(|index| self.port(*index) == port)
     }
 
-    /// Cuts a server off from all others and from sentinels, in both directions. Clients go on reaching it.
+    /// Cuts a server off from all others and from sentinels, in both directions. Clients go on
+    /// reaching it.
     ///
     /// # Panics
     ///
@@ -201,7 +204,7 @@ impl Replicas {
         self.nodes[0].url()
     }
 
-    /// What a server says to `ROLE`: `master`, `slave`; `None` if it does not answer at once.
+    /// A server's reply to `ROLE`: `master`, `slave`; `None` if it does not answer at once.
     pub async fn role(&self, index: usize) -> Option<String> {
         let role = async {
             let mut raw = self.nodes[index].raw().await;
@@ -224,7 +227,7 @@ impl Replicas {
         )
     }
 
-    /// Waits until whoever is master, and answers, has so many replicas that are up to date.
+    /// Waits until the master that answers has this many replicas that are up to date.
     ///
     /// # Panics
     ///

@@ -6,7 +6,8 @@ use std::time::SystemTime;
 
 /// A fresh directory under the system's temporary directory, removed on drop.
 ///
-/// Its path is short on purpose: a unix socket inside it must fit into the 104 to 108 bytes the kernel allows.
+/// Its path is short on purpose: a unix socket inside it must fit into the 104 to 108 bytes the
+/// kernel allows.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -21,7 +22,8 @@ impl Scratch {
     #[must_use]
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // A process id comes back after a crash that left its directory behind; the clock tells the two apart.
+        // A process id comes back after a crash that left its directory behind; the clock tells the
+        // two apart.
         let clock = SystemTime::UNIX_EPOCH
             .elapsed()
             .map_or(0, |since| since.subsec_nanos());

@@ -1,7 +1,8 @@
 //! A server that does what a test tells it to, right or wrong.
 //!
-//! The script runs once for every connection, on the test's own runtime, and sees the requests as they come. Requests are
-//! read, and answers that are values written, by the library's codec; bytes that no codec would write go out as they are.
+//! The script runs once for every connection, on the test's own runtime, and sees the requests as
+//! they come. Requests are read, and answers that are values written, by the library's codec; bytes
+//! that no codec would write go out as they are.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -32,7 +33,7 @@ pub struct Scripted {
 struct Counts {
     accepted: AtomicU64,
     ended: AtomicU64,
-    heard: AtomicU64,
+    read: AtomicU64,
 }
 
 /// The server's end of one connection.
@@ -82,28 +83,28 @@ impl Scripted {
         format!("redis://{}", self.addr)
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// How many connections were accepted so far.
+    /// Number of connections accepted so far.
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.counts.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many connections the client was seen to end.
+    /// Number of connections that clients ended.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.counts.ended.load(Ordering::SeqCst)
     }
 
-    /// How many bytes clients have sent so far, as far as the script looked.
+    /// Number of bytes from clients that the script has read so far.
     #[must_use]
-    pub fn heard(&self) -> u64 {
-        self.counts.heard.load(Ordering::SeqCst)
+    pub fn bytes_read(&self) -> u64 {
+        self.counts.read.load(Ordering::SeqCst)
     }
 }
 
@@ -118,7 +119,7 @@ impl Peer {
         let counting = Arc::clone(&counts);
         let count: Count = Box::new(move |bytes: &[u8]| {
             counting
-                .heard
+                .read
                 .fetch_add(bytes.len() as u64, Ordering::SeqCst);
         });
         Self {
@@ -188,7 +189,8 @@ impl Peer {
         }
     }
 
-    /// Reads until the client ends the connection, and answers nothing. What it reads need not be RESP.
+    /// Reads until the client ends the connection, and answers nothing. What it reads need not be
+    /// RESP.
     pub async fn silence(&mut self) {
         let mut chunk = vec![0; 16 * 1024];
         while let Ok(1..) = self.stream.get_mut().read(&mut chunk).await {}

@@ -1,4 +1,4 @@
-//! A master with replicas, and three sentinels that watch over them.
+//! A master with replicas, and three sentinels that monitor them.
 
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use crate::wait::{PROBE, until};
 /// The name of the service.
 const SERVICE: &str = "mymaster";
 
-/// Much faster than the default periods of one to ten seconds. Still faster ones make the sentinels stand for election
-/// against each other, and a lost vote costs seconds. Redis 6.2 does not know the command and keeps the defaults.
+/// Much shorter than the default periods of one to ten seconds. Still shorter ones make the
+/// sentinels compete in elections, and a lost vote costs seconds. Redis 6.2 does not know the
+/// command and keeps the defaults.
 const PERIODS: [&str; 12] = [
     "SENTINEL",
     "DEBUG",
@@ -31,7 +32,7 @@ const PERIODS: [&str; 12] = [
     "1000",
 ];
 
-/// How long a server may be silent before a sentinel takes it for dead, if that is not said.
+/// Default of `down-after-milliseconds`.
 const DOWN_AFTER: Duration = Duration::from_millis(300);
 
 /// Servers under sentinels; all of it stops when dropped.
@@ -56,14 +57,15 @@ pub struct SentinelsBuilder {
 }
 
 impl SentinelsBuilder {
-    /// How many replicas there are. Two if not said.
+    /// Number of replicas; 2 by default.
     #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.servers = self.servers.replicas(count);
         self
     }
 
-    /// How long a server may be silent before a sentinel takes it for dead. 300 ms if not said.
+    /// `down-after-milliseconds`: the time without a reply after which a sentinel considers a
+    /// server down; 300 ms by default.
     #[must_use]
     pub fn down_after(mut self, time: Duration) -> Self {
         self.down_after = Some(time);
@@ -90,13 +92,14 @@ impl SentinelsBuilder {
     pub fn isolable(mut self) -> Self {
         self.isolable = true;
         self.servers = self.servers.isolable();
-        // Otherwise the others look for it where it speaks from.
+        // Otherwise the others look for it at its source address.
         self.sentinel = self.sentinel.config("sentinel announce-ip 127.0.0.1");
         self
     }
 
-    /// Servers and sentinels speak TLS, and name hosts rather than addresses: all are at `localhost`. Certificate and key
-    /// are said by [`config`](Self::config) and [`sentinel_config`](Self::sentinel_config) lines.
+    /// Servers and sentinels speak TLS, and name hosts rather than addresses: all are at
+    /// `localhost`. Certificate and key are given by [`config`](Self::config) and
+    /// [`sentinel_config`](Self::sentinel_config) lines.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
@@ -127,8 +130,8 @@ impl SentinelsBuilder {
         self
     }
 
-    /// Starts everything and waits until every sentinel knows the replicas and the other sentinels: two seconds, which
-    /// are the sentinels'.
+    /// Starts everything and waits until every sentinel knows the replicas and the other sentinels:
+    /// two seconds, which are the sentinels'.
     ///
     /// # Panics
     ///
@@ -236,7 +239,8 @@ impl Sentinels {
         SERVICE
     }
 
-    /// The servers, to freeze, kill and restart them: `servers().node(0)` is the master at the start.
+    /// The servers, to freeze, kill and restart them: `servers().node(0)` is the master at the
+    /// start.
     #[must_use]
     pub fn servers(&self) -> &Replicas {
         &self.servers
@@ -268,7 +272,7 @@ impl Sentinels {
     ///
     /// # Panics
     ///
-    /// When it names a stranger.
+    /// When it names a server that is none of these.
     pub async fn named_by(&self, sentinel: usize) -> Option<usize> {
         if !self.sentinels[sentinel].is_awake() {
             return None;
@@ -302,7 +306,7 @@ impl Sentinels {
         (self.servers.role(index).await.as_deref() == Some("master")).then_some(index)
     }
 
-    /// Has the sentinels make another server the master. Returns it, when most of them name it.
+    /// Makes the sentinels promote another server. Returns it, when most of them name it.
     ///
     /// # Panics
     ///
@@ -310,8 +314,8 @@ impl Sentinels {
     pub async fn failover(&self) -> usize {
         let before = self.master().await;
         until("the sentinels name another master", async || {
-            // It may be too soon after the last one, no replica may be good enough yet, or a failover that has begun may
-            // come to nothing; that takes it a while.
+            // It may be too soon after the last one, no replica may be good enough yet, or a
+            // failover that has begun may come to nothing; that takes it a while.
             let reply = self.sentinels[0]
                 .raw()
                 .await
@@ -328,7 +332,8 @@ impl Sentinels {
         .await
     }
 
-    /// Waits until every sentinel knows the others and the replicas, these follow, and nothing is wrong with the master.
+    /// Waits until every sentinel knows the others and the replicas, these follow, and nothing is
+    /// wrong with the master.
     ///
     /// # Panics
     ///
@@ -342,7 +347,8 @@ impl Sentinels {
         }
     }
 
-    /// Waits until the master that the sentinels name takes writes. Returns it. The key that is written has a TTL.
+    /// Waits until the master that the sentinels name takes writes. Returns it. The key that is
+    /// written has a TTL.
     ///
     /// # Panics
     ///
@@ -375,7 +381,8 @@ impl Sentinels {
         {
             return Err(format!("sentinel {sentinel} says {state:?}"));
         }
-        // Without a working link a replica is not chosen, and a failover would have to be tried twice.
+        // Without a working link a replica is not chosen, and a failover would have to be tried
+        // twice.
         let state = raw.cmd(&["SENTINEL", "REPLICAS", SERVICE]).await;
         let linked = |replica: &RawValue| {
             replica

@@ -18,7 +18,8 @@ use crate::scratch::Scratch;
 /// It dies by SIGKILL when dropped, also in a panic, and when this process is killed.
 #[derive(Debug)]
 pub struct Server {
-    /// `None` after [`kill`](Self::kill). First, so that the process is gone before its directory and port are.
+    /// `None` after [`kill`](Self::kill). First, so that the process is gone before its directory
+    /// and port are.
     process: Mutex<Option<Watched>>,
     options: ServerBuilder,
     dir: Scratch,
@@ -51,7 +52,7 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port()).into()
@@ -73,7 +74,7 @@ impl Server {
         self.tls.as_ref().expect("a server with TLS").number()
     }
 
-    /// Where its replicas and other nodes find it: at the port for TLS if it has one.
+    /// Its address for replicas and other nodes: with the port for TLS if it has one.
     #[must_use]
     pub(crate) fn peer_port(&self) -> u16 {
         self.tls.as_ref().map_or_else(|| self.port(), Port::number)
@@ -134,7 +135,8 @@ impl Server {
         raw
     }
 
-    /// Whether the server knows this command: features are asked for, never derived from a version number.
+    /// Whether the server knows this command: features are asked for, never derived from a version
+    /// number.
     ///
     /// # Panics
     ///
@@ -144,8 +146,8 @@ impl Server {
         !reply.array().first().is_none_or(RawValue::is_null)
     }
 
-    /// SIGSTOP. The kernel goes on accepting connections and buffering requests; nothing is answered, and the
-    /// server's clock runs on, so keys expire meanwhile.
+    /// SIGSTOP. The kernel goes on accepting connections and buffering requests; nothing is
+    /// answered, and the server's clock runs on, so keys expire meanwhile.
     ///
     /// # Panics
     ///
@@ -163,8 +165,8 @@ impl Server {
         process::thaw(self.pid());
     }
 
-    /// SIGKILL. Returns when the process is gone; all data is lost, and the port stays reserved for a
-    /// [`restart`](Self::restart).
+    /// SIGKILL. Returns when the process is gone; all data is lost, and the port stays reserved for
+    /// a [`restart`](Self::restart).
     pub fn kill(&self) {
         // Dropping it kills it, outside of the lock's critical section.
         let process = self.lock().take();
@@ -214,7 +216,7 @@ impl Server {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Watched>> {
-        // A panic in another test thread says nothing about the process behind the lock.
+        // A panic in another test thread does not affect the process behind the lock.
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

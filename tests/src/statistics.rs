@@ -1,9 +1,10 @@
-//! What a server counts, asked through the independent client.
+//! Statistics of a server, read through the independent client.
 
 use crate::raw::Raw;
 
-/// How often the server was asked to run `command` (in lower case) since its statistics were reset, whether it did or
-/// not. Redirected and denied commands count, except with Redis 6.2, which does not say which it rejected.
+/// Number of requests to run `command` (in lower case) since the server's statistics were reset,
+/// executed or not. Redirected and denied commands count, except with Redis 6.2, which does not
+/// report rejections.
 ///
 /// # Panics
 ///
@@ -26,7 +27,7 @@ pub async fn calls(raw: &mut Raw, command: &str) -> u64 {
     field("calls=") + field("rejected_calls=")
 }
 
-/// How many connections are subscribed to `channel`.
+/// Number of connections that are subscribed to `channel`.
 ///
 /// # Panics
 ///

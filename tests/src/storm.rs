@@ -1,10 +1,10 @@
-//! What the storms and their worker processes agree on.
+//! Settings that the storms and their worker processes share.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The locks they fight over.
+/// The contended locks.
 pub const LOCKS: [&str; 3] = ["storm:a", "storm:b", "storm:c"];
 
 /// Tasks of a worker process.
@@ -13,15 +13,15 @@ pub const TASKS: u64 = 8;
 /// The lease of every lock.
 pub const LEASE: Duration = Duration::from_secs(2);
 
-/// How long a worker waits for an answer.
+/// Command timeout of a worker.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// When a lock counts.
+/// Replication mode of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// As soon as the master has it: a failover may forget it.
+    /// A lock counts as soon as the master has it: a failover may lose it.
     Fast,
-    /// When all replicas have confirmed it.
+    /// A lock counts when all replicas have confirmed it.
     Safe,
 }
 
@@ -44,23 +44,24 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A wish to a worker process, in a file that it takes away when it grants it: to keep its next lock for a while.
+/// An instruction to a worker process to keep its next lock for a while, in a file that the worker
+/// removes when it follows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Linger {
-    /// How long, if nothing happens to it.
+    /// Time to keep the lock, unless it is lost.
     pub time: Duration,
-    /// Which lock; any if empty.
+    /// The lock; any if empty.
     pub key: String,
 }
 
 impl Linger {
-    /// The file with the wish to the process `pid`.
+    /// The file with the instruction to the process `pid`.
     #[must_use]
     pub fn file(dir: &Path, pid: u32) -> PathBuf {
         dir.join(format!("linger-{pid}"))
     }
 
-    /// Writes it. Whoever reads it meanwhile sees all of it or nothing.
+    /// Writes it atomically: a reader sees all of it or nothing.
     ///
     /// # Panics
     ///
@@ -72,7 +73,7 @@ impl Linger {
         std::fs::rename(whole, file).expect("the directory is writable");
     }
 
-    /// Takes the wish away and says how long, if there is one that `key` grants.
+    /// Removes the instruction and returns the time, if there is one that applies to `key`.
     #[must_use]
     pub fn take(file: &Path, key: &str) -> Option<Duration> {
         let text = std::fs::read_to_string(file).ok()?;

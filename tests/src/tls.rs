@@ -24,7 +24,8 @@ impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate whose subject is its issuer's for one that is signed by itself.
+        // OpenSSL takes a certificate whose subject is its issuer's for one that is signed by
+        // itself.
         params
             .distinguished_name
             .push(DnType::CommonName, "the authority");
@@ -100,7 +101,8 @@ impl Identity {
     }
 }
 
-/// Whether the server was built with TLS, as the one of Redis 6.2 from the package index is not. Prints that it was not.
+/// Whether the server was built with TLS, as the one of Redis 6.2 from the package index is not.
+/// Prints that it was not.
 pub async fn speaks_tls() -> bool {
     let knows = knows("tls-port").await;
     if !knows {

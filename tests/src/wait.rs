@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-/// Upper bound on every wait of a test. It ends hangs and promises no speed: on a machine that is busy with other tests
-/// everything takes its time.
+/// Upper bound on every wait of a test. It ends hangs and promises no speed: on a machine that is
+/// busy with other tests everything takes its time.
 pub const BOUND: Duration = Duration::from_secs(60);
 
 /// Upper bound on one question to a server that may be frozen.
@@ -52,7 +52,7 @@ pub async fn until<A: Answer>(what: &str, mut ask: impl AsyncFnMut() -> A) -> A:
 
 /// An answer to the question of [`until`].
 pub trait Answer {
-    /// What an answer that ends the wait says.
+    /// The value that ends the wait.
     type Value;
 
     /// The value that ends the wait, or why it goes on.

@@ -1,22 +1,23 @@
-//! What one owner claims, and how what happens changes it.
+//! An owner's claim to a key, and its changes by events.
 
 use super::facts::{Call, NEVER, Span};
 use crate::history::{Event, Mode, Outcome, What};
 
-/// What one owner claims about one key, from the grant to the end.
+/// The claim of one owner to one key, from the grant to the end.
 pub(super) struct Claim<'a> {
     pub(super) key: &'a str,
     pub(super) mode: Mode,
     pub(super) hold: &'a str,
     pub(super) token: u64,
-    /// When it was asked for: it was granted at some moment after that, and before `granted` was written.
+    /// The time of the request: the grant happened after it and before `granted` was recorded.
     pub(super) asked: u64,
     pub(super) granted: &'a Event,
-    /// When it was claimed. More than one span if a renewal came after the validity was over.
+    /// The spans in which it was claimed: more than one if a renewal came after the validity was
+    /// over.
     pub(super) spans: Vec<Span>,
     /// Grants that are not yet released: more than one when nested.
     pub(super) depth: usize,
-    /// How often it was granted and how often let go of.
+    /// Number of grants and of releases.
     pub(super) grants: usize,
     pub(super) releases: usize,
     /// The last release or drop, the one that really ends it.
@@ -24,7 +25,7 @@ pub(super) struct Claim<'a> {
     pub(super) outcome: Option<(&'a Event, Outcome)>,
     pub(super) lost: Option<&'a Event>,
     pub(super) renewals: Vec<&'a Event>,
-    /// When the holder stopped claiming, if it did before its validity ended.
+    /// The time at which the holder stopped claiming, if it did before its validity ended.
     pub(super) ended: u64,
 }
 

@@ -1,4 +1,4 @@
-//! I4, I5, I11 and I16: how a hold ends.
+//! I4, I5, I11 and I16: the end of a hold.
 
 use super::Violation;
 use super::claim::Claim;
@@ -47,7 +47,7 @@ fn gone_by<'a>(facts: &Facts<'a>, claim: &Claim<'a>) -> Option<(&'a Event, u64)>
         (Some(drop), None) if matches!(drop.what, What::Drop { .. }) && !died(facts, claim) => {
             Some((drop, facts.due(drop.at, cleanup, |_| true)))
         }
-        // Nobody may have been able to tell the server: the lease does.
+        // The release may not have reached the server: the lease ends the hold.
         (release, outcome) => {
             let end = outcome.map(|(end, _)| end).or(release).or(claim.lost)?;
             Some((end, facts.due(end.at, facts.lease() + cleanup, |_| true)))
@@ -59,7 +59,7 @@ fn died(facts: &Facts<'_>, claim: &Claim<'_>) -> bool {
     facts.deaths.contains_key(&claim.granted.process)
 }
 
-/// I5: once the server holds a key for an owner no longer, that owner stops claiming it soon.
+/// I5: an owner whose hold is gone at the server soon stops claiming it.
 pub(super) fn loss_is_told(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in &facts.claims {
@@ -70,7 +70,7 @@ pub(super) fn loss_is_told(facts: &Facts<'_>) -> Vec<Violation> {
         let process = claim.granted.process;
         let holds_up = |effect| !matches!(effect, Effect::Freezes(other) if other != process);
         let due = facts.due(gone.event.at, micros(facts.limits.loss_notice), holds_up);
-        // What nobody wrote down before the history ended is not known.
+        // Events after the end of the history are unknown.
         if claim.end().min(facts.end) > due {
             let late = claim.end().min(facts.end) - gone.event.at;
             let message = format!(
@@ -83,7 +83,8 @@ pub(super) fn loss_is_told(facts: &Facts<'_>) -> Vec<Violation> {
     violations
 }
 
-/// I11: nested grants of one owner end at the server with the last release, and there is one release for each.
+/// I11: nested grants of one owner end at the server with the last release, and there is one
+/// release for each.
 pub(super) fn nesting_is_balanced(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in &facts.claims {

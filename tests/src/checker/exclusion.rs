@@ -1,4 +1,4 @@
-//! I1 and I3: nobody else holds it, and nobody else ends it.
+//! I1 and I3: a hold has one owner, and only its owner ends it.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,8 @@ use super::claim::Claim;
 use super::facts::{Facts, NEVER, Sample, Span, violation};
 use crate::history::Mode;
 
-/// I1: at no moment do two owners claim what only one may have, or more than `n` what has `n` permits.
+/// I1: at no moment do two owners claim an exclusive lock, or more than `n` owners one with `n`
+/// permits.
 pub(super) fn claims_do_not_overlap(facts: &Facts<'_>) -> Vec<Violation> {
     let mut by_key: HashMap<&str, Vec<(Span, &Claim<'_>)>> = HashMap::new();
     for claim in &facts.claims {
@@ -43,7 +44,7 @@ pub(super) fn claims_do_not_overlap(facts: &Facts<'_>) -> Vec<Violation> {
                     other.hold, claim.hold, claim.key
                 );
                 let mut found = violation("I1", message, &[other.granted, claim.granted]);
-                // A server that forgets after the first grant lets the second one happen.
+                // A server that loses its data after the first grant permits the second one.
                 found.excused = facts.may_lose_locks((other.granted.at, span.0 + 1));
                 violations.push(found);
             }
@@ -53,7 +54,7 @@ pub(super) fn claims_do_not_overlap(facts: &Facts<'_>) -> Vec<Violation> {
     violations
 }
 
-/// I1, by the server's truth: while an owner claims a key, the server says that it holds it.
+/// I1, by the server's state: while an owner claims a key, the server shows it as the holder.
 pub(super) fn claims_are_true_at_the_server(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in &facts.claims {
@@ -72,11 +73,12 @@ pub(super) fn claims_are_true_at_the_server(facts: &Facts<'_>) -> Vec<Violation>
     violations
 }
 
-/// I3: what the server held for an owner, with time left, is still there later, unless the owner let it go.
+/// I3: a hold that the server had with time left is still there later, unless its owner released
+/// it.
 pub(super) fn only_the_owner_ends_a_hold(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for claim in &facts.claims {
-        // Who was told of a loss may clean up as well.
+        // A holder that was notified of a loss may also remove its hold.
         let let_go = claim.release.or(claim.lost).map_or(NEVER, |e| e.at);
         let mut last: Option<&Sample<'_>> = None;
         for sample in facts.samples_of(claim).take_while(|s| s.event.at < let_go) {

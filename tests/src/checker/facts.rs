@@ -1,4 +1,4 @@
-//! What a history says, put in order: claims, calls, samples of the server, faults.
+//! The facts of a history: claims, calls, samples of the server's state, faults.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::claim::Claim;
 use super::{Limits, Violation};
 use crate::history::{Effect, Event, Holder, Mode, What, micros};
 
-/// The end of what never ended.
+/// The end of a span that never ended.
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// A span of time, in microseconds, from the first to the second.
@@ -20,7 +20,7 @@ pub(super) struct Facts<'a> {
     pub(super) samples: Vec<Sample<'a>>,
     pub(super) faults: Vec<Fault>,
     pub(super) deaths: HashMap<u32, u64>,
-    /// What was granted, by key and hold.
+    /// Grants, by key and hold.
     pub(super) granted: HashSet<(&'a str, &'a str)>,
     /// Indices of the samples of a key, in their order.
     samples_by_key: HashMap<&'a str, Vec<usize>>,
@@ -74,7 +74,7 @@ impl<'a> Facts<'a> {
 
     fn collect(&mut self) {
         let mut open_calls = HashMap::new();
-        // By hold: an owner's id may be used for one claim after the other, the last one is meant.
+        // By hold: an owner may reuse its id for later claims; the last one is meant.
         let mut latest: HashMap<&str, usize> = HashMap::new();
         let mut open_faults = HashMap::new();
         for event in self.events {
@@ -177,8 +177,9 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What was seen of a claim's key after the grant, in order, until long after its end: a hold that comes back does
-    /// so within a few leases, and a long history need not be read to its end for each claim.
+    /// Samples of a claim's key after the grant, in order, until a few leases after its end. A hold
+    /// that comes back does so within that time, and a long history need not be read to its end for
+    /// each claim.
     pub(super) fn samples_of(&self, claim: &Claim<'_>) -> impl Iterator<Item = &Sample<'a>> {
         let indices = self
             .samples_by_key
@@ -199,8 +200,9 @@ impl<'a> Facts<'a> {
             .any(|f| f.effect == Effect::LosesLocks && overlap(f.span, span))
     }
 
-    /// The moment by which something that is due `allowed` after `from` must have happened: faults in between that
-    /// hold up `process` (all of them, or those that freeze it) start the allowance anew when they are over.
+    /// The moment by which something that is due `allowed` after `from` must have happened: faults
+    /// in between that hold up `process` (all of them, or those that freeze it) start the allowance
+    /// anew when they are over.
     pub(super) fn due(&self, from: u64, allowed: u64, counts: impl Fn(Effect) -> bool) -> u64 {
         let mut start = from;
         // Each fault can move it once.
@@ -236,7 +238,8 @@ impl<'a> Facts<'a> {
         handoffs
     }
 
-    /// The calls of a key by the time of their request, with the latest end of each and all before it.
+    /// The calls of a key by the time of their request, with the latest end of each and all before
+    /// it.
     pub(super) fn calls_by_key(&self) -> HashMap<&'a str, Vec<(u64, u64)>> {
         let mut by_key: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
         for call in self.calls.iter().filter(|c| c.waits) {
@@ -247,7 +250,7 @@ impl<'a> Facts<'a> {
         by_key
     }
 
-    /// When a call was over: answered, given up, or its process killed.
+    /// The end of a call: answered, given up, or its process killed.
     pub(super) fn end_of(&self, call: &Call<'_>) -> u64 {
         let died = self.deaths.get(&call.invoke.process).copied();
         call.end.map(|e| e.at).or(died).unwrap_or(NEVER)

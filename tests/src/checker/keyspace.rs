@@ -1,4 +1,4 @@
-//! I10, I12 and I13: what stands on the server.
+//! I10, I12 and I13: the keys on the server.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::Violation;
 use super::facts::{Facts, violation};
 use crate::history::{Mode, What};
 
-/// I10: every lock has an expiry, and at the end there is none.
+/// I10: every lock has an expiry, and no lock is left at the end.
 pub(super) fn nothing_leaks(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for sample in facts.samples.iter().filter(|s| s.pttl == -1) {
@@ -64,7 +64,8 @@ pub(super) fn expiry_is_disciplined(facts: &Facts<'_>) -> Vec<Violation> {
     violations
 }
 
-/// I13: however often a request was sent, there is one grant for a call and one holder, holding once, at the server.
+/// I13: a request that is sent again leads to one grant for its call, and to one holder with a
+/// count of one.
 pub(super) fn requests_are_idempotent(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut granted = HashMap::new();

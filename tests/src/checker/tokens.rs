@@ -1,4 +1,4 @@
-//! I2: fencing tokens. No fault excuses a resource that takes an older one.
+//! I2: fencing tokens. A resource that accepts an older token is a violation under every fault.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use crate::history::{Mode, What};
 
 /// I2: tokens are unique, and each exclusive grant has a greater one than the grant before.
 ///
-/// A grant that its owner learned of after its validity is left out: its place in the order is not known. For the
-/// others it is, or two of them overlap, and that is I1.
+/// A grant that its owner learned of after its validity is left out, because its place in the order
+/// is not known. The others are ordered, unless two of them overlap, which violates I1.
 ///
-/// While servers may forget locks there can be two masters that grant, and then the order in which two grants are learned
-/// of is not the one in which they were given. That is an excuse for a pair of which the second was asked for before the
-/// first was known, and for no other.
+/// While servers may lose locks two masters can grant at the same time, and the order in which
+/// grants are learned of may differ from the order in which they were made. This excuses a pair
+/// whose second grant was requested before the first was known, and no other.
 pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
     let mut last: HashMap<&str, &Claim<'_>> = HashMap::new();
     let mut seen: HashMap<(&str, u64), &Claim<'_>> = HashMap::new();
@@ -45,10 +45,10 @@ pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
     violations
 }
 
-/// I2: once the guarded resource has taken a token, it takes no smaller one.
+/// I2: once the guarded resource has accepted a token, it accepts no smaller one.
 pub(super) fn the_resource_takes_no_older_token(facts: &Facts<'_>) -> Vec<Violation> {
-    // Two uses at the same time may have been taken in either order: only one that was over before the other began
-    // certainly came before it. So each use is compared with the greatest token of those.
+    // Concurrent uses may have been accepted in either order. So each use is compared with the
+    // greatest token of the uses that were over before it began.
     let mut uses: HashMap<&str, Vec<_>> = HashMap::new();
     for event in facts.events {
         if let What::Use {

@@ -1,4 +1,4 @@
-//! I6, I8 and I9: those who wait.
+//! I6, I8 and I9: waiters and attempts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::claim::Claim;
 use super::facts::{Call, Facts, NEVER, violation};
 use crate::history::{Effect, Event, Mode, Outcome, What, micros};
 
-/// I6: when a lock becomes free and somebody waits, somebody holds it soon.
+/// I6: a lock that becomes free while others wait is held again soon.
 pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
     let handoff = micros(facts.limits.handoff);
     let waiting = facts.calls_by_key();
@@ -26,7 +26,7 @@ pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
             .values()
             .any(|died| ended <= *died && *died <= due)
         {
-            // The one who died may have been granted it and not have lived to say so.
+            // A process that died may have been granted the lock without recording it.
             due = due.saturating_add(facts.lease());
         }
         let calls = &waiting.get(claim.key).map_or(&[][..], Vec::as_slice);
@@ -56,7 +56,7 @@ pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
     violations
 }
 
-/// When a claim ended, and from when on its lock was free at the latest.
+/// The end of a claim, and the latest moment at which its lock became free.
 fn free_at(facts: &Facts<'_>, claim: &Claim<'_>) -> Option<(u64, u64)> {
     let died = facts.deaths.get(&claim.granted.process).copied();
     match (claim.release, claim.outcome) {
@@ -64,7 +64,7 @@ fn free_at(facts: &Facts<'_>, claim: &Claim<'_>) -> Option<(u64, u64)> {
             Some((release.at, end.at))
         }
         (Some(release), None) if died.is_none() => Some((release.at, release.at)),
-        // Whoever was to let go of it may not have reached the server: its lease ends it.
+        // The release may not have reached the server: then the lease ends it.
         (release, _) => {
             let ended = release.or(claim.lost).map(|e| e.at).or(died)?;
             Some((ended, ended.saturating_add(facts.lease())))
@@ -72,7 +72,8 @@ fn free_at(facts: &Facts<'_>, claim: &Claim<'_>) -> Option<(u64, u64)> {
     }
 }
 
-/// I8: a call with a bound ends by then, a command timeout more at most, whatever is wrong with the server.
+/// I8: a call with a bound ends by then, a command timeout more at most, whatever is wrong with the
+/// server.
 pub(super) fn waits_are_bounded(facts: &Facts<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for call in &facts.calls {
@@ -98,9 +99,11 @@ pub(super) fn waits_are_bounded(facts: &Facts<'_>) -> Vec<Violation> {
     violations
 }
 
-/// I9: the server holds nothing for an acquisition that was never reported as granted, once it is over.
+/// I9: the server holds nothing for an acquisition that was never reported as granted, once it is
+/// over.
 pub(super) fn cancelled_calls_leave_nothing(facts: &Facts<'_>) -> Vec<Violation> {
-    // A client's ids begin alike, `<client>:<n>`: whose an unknown one may be is known once a client has got one.
+    // The ids of a client share a prefix, `<client>:<n>`: an unknown id is assigned to its client
+    // by it.
     let mut processes: HashMap<&str, HashSet<u32>> = HashMap::new();
     for claim in &facts.claims {
         processes
@@ -119,8 +122,8 @@ pub(super) fn cancelled_calls_leave_nothing(facts: &Facts<'_>) -> Vec<Violation>
                 .entry((sample.key, &holder.id))
                 .or_insert(sample.event.at);
             let suspects = processes.get(client_of(&holder.id));
-            // Of whom it is cannot be told, only of whom it may be: of a call that began before it was seen, and is
-            // open or has just ended.
+            // The owner is not known for certain. Candidates are calls that began before the hold
+            // was seen and are open or have just ended.
             let may_be_of = |c: &Call<'_>| {
                 let died = facts.deaths.contains_key(&c.invoke.process);
                 let cleanup = micros(facts.limits.cleanup) + if died { facts.lease() } else { 0 };

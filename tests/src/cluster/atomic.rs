@@ -1,8 +1,9 @@
 //! A slot that the servers move by themselves: `CLUSTER MIGRATESLOTS`, which Valkey 9 has.
 //!
-//! The source streams the slot to the target, and serves it meanwhile as if nothing was. Then it pauses whatever may
-//! write, in all of its slots, until the target has taken over or ten seconds have passed, and answers `MOVED`. There is
-//! no `ASK` and no `TRYAGAIN`. A client at the target sees nothing of the slot before that.
+//! The source streams the slot to the target, and goes on serving it. Then it pauses all commands
+//! that may write, in all of its slots, until the target has taken over or ten seconds have passed,
+//! and answers `MOVED`. There is no `ASK` and no `TRYAGAIN`. A client at the target sees nothing of
+//! the slot before that.
 
 use super::Cluster;
 use crate::raw::RawValue;
@@ -17,23 +18,23 @@ pub struct AtomicMigration<'a> {
     target: usize,
 }
 
-/// Where a migration can be held.
+/// Steps at which a migration can be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The target has what there was, and gets what is written. The source still serves the slot.
+    /// The target has the snapshot and receives new writes. The source still serves the slot.
     Streaming,
-    /// The source holds back all writes, and has given the target leave to take over. If the target does not, the source
-    /// goes on after ten seconds and the migration has failed.
+    /// The source holds back all writes and has permitted the target to take over. If the target
+    /// does not, the source goes on after ten seconds and the migration has failed.
     Paused,
 }
 
 impl Cluster {
-    /// Prepares to have the servers move `slot` from where it is now to the node `target`. `None` where servers cannot do
-    /// that, or cannot be held while they do.
+    /// Prepares to have the servers move `slot` from where it is now to the node `target`. `None`
+    /// where servers cannot do that, or cannot be held while they do.
     ///
     /// # Panics
     ///
-    /// When nobody serves the slot.
+    /// When no node serves the slot.
     pub async fn atomic_migration(&self, slot: u16, target: usize) -> Option<AtomicMigration<'_>> {
         let source = self
             .master_of_slot(slot)
@@ -56,7 +57,8 @@ impl Cluster {
         Some(migration)
     }
 
-    /// Has the servers move the slot without a stop. Returns when they have; `false`, and nothing done, where they cannot.
+    /// Moves the slot without a stop. Returns when they have; `false`, and nothing done, where they
+    /// cannot.
     ///
     /// # Panics
     ///
@@ -72,19 +74,19 @@ impl Cluster {
 }
 
 impl AtomicMigration<'_> {
-    /// Where the slot comes from.
+    /// The source node.
     #[must_use]
     pub fn source(&self) -> usize {
         self.source
     }
 
-    /// Where it goes.
+    /// The target node.
     #[must_use]
     pub fn target(&self) -> usize {
         self.target
     }
 
-    /// Has the servers begin, and go on until the slot has moved.
+    /// Starts the migration, which goes on until the slot has moved.
     ///
     /// # Panics
     ///
@@ -149,7 +151,8 @@ impl AtomicMigration<'_> {
         self.reach(step).await;
     }
 
-    /// Lets it go on to its end and waits for that: source and target agree that the slot has moved.
+    /// Lets it go on to its end and waits for that: source and target agree that the slot has
+    /// moved.
     ///
     /// # Panics
     ///
@@ -199,7 +202,7 @@ impl AtomicMigration<'_> {
         .await;
     }
 
-    /// What the source says of its newest job for the slot.
+    /// The state of the source's newest job for the slot.
     async fn state(&self) -> (String, String) {
         let jobs = self
             .cluster

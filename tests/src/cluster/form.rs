@@ -1,4 +1,4 @@
-//! How a cluster comes into being.
+//! Formation of a cluster.
 
 use std::time::Duration;
 
@@ -39,45 +39,46 @@ impl Default for ClusterBuilder {
 }
 
 impl ClusterBuilder {
-    /// How many masters share the slots. Three if not said.
+    /// Number of masters with slots; 3 by default.
     #[must_use]
     pub fn masters(mut self, count: usize) -> Self {
         self.masters = count;
         self
     }
 
-    /// How many replicas each of them has. One if not said.
+    /// Number of replicas of each of them; 1 by default.
     #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
-    /// How many masters without any slot there are besides: where new shards begin.
+    /// Number of additional masters without slots, for new shards.
     #[must_use]
     pub fn spares(mut self, count: usize) -> Self {
         self.spares = count;
         self
     }
 
-    /// How long a node may be silent before the others suspect it. A second if not said.
+    /// `cluster-node-timeout`; one second by default.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
     }
 
-    /// Puts a proxy in front of every node, at the port that the cluster announces for it: clients go through it
-    /// wherever they learn the address. So do replicas to their master; the cluster's bus does not.
+    /// Puts a proxy in front of every node, at the port that the cluster announces for it: clients
+    /// go through it wherever they learn the address. So do replicas to their master; the cluster's
+    /// bus does not.
     #[must_use]
     pub fn proxied(mut self) -> Self {
         self.proxied = true;
         self
     }
 
-    /// Lets a node be cut off from all others, but not from clients, by [`Cluster::isolate`]: proxies stand in front of
-    /// its bus port as well, and it speaks from an address of its own, where
-    /// [that is possible](crate::network::can_be_cut).
+    /// Lets a node be cut off from all others, but not from clients, by [`Cluster::isolate`]:
+    /// proxies stand in front of its bus port as well, and it has a source address of its own,
+    /// where [that is possible](crate::network::can_be_cut).
     #[must_use]
     pub fn isolable(mut self) -> Self {
         self.proxied = true;
@@ -85,8 +86,8 @@ impl ClusterBuilder {
         self
     }
 
-    /// Nodes speak TLS among themselves and have a port for clients that do. Certificate and key are said by
-    /// [`config`](Self::config) lines.
+    /// Nodes speak TLS among themselves and have a port for clients that do. Certificate and key
+    /// are given by [`config`](Self::config) lines.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.server = self
@@ -104,8 +105,9 @@ impl ClusterBuilder {
         self
     }
 
-    /// Starts the nodes, joins them, and waits until every one of them serves and follows. Takes two seconds, which are
-    /// the servers': a master that has just started does not call its cluster ok before.
+    /// Starts the nodes, joins them, and waits until every one of them serves and follows. Takes
+    /// two seconds, which are the servers': a master that has just started does not call its
+    /// cluster ok before.
     ///
     /// # Panics
     ///
@@ -115,7 +117,8 @@ impl ClusterBuilder {
         for (index, node) in nodes.iter_mut().enumerate() {
             let mut raw = node.server.raw().await;
             node.id = raw.cmd(&["CLUSTER", "MYID"]).await.str().into();
-            // Epochs that differ from the start spare the cluster the elections that would make them differ.
+            // Epochs that differ from the start spare the cluster the elections that would make
+            // them differ.
             assert!(
                 raw.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])
                     .await
@@ -128,7 +131,7 @@ impl ClusterBuilder {
             };
             give_slots(&node.server, bound(index), bound(index + 1) - 1).await;
         }
-        // Everybody meets everybody: left to gossip alone it takes seconds.
+        // All nodes meet all others: gossip alone takes seconds.
         for (index, node) in nodes.iter().enumerate() {
             let mut raw = node.server.raw().await;
             for other in &nodes[index + 1..] {
@@ -195,12 +198,14 @@ impl ClusterBuilder {
                         .addr()
                         .port();
                     lines.push(network::speak_from(network::server(nodes.len()), &server).await);
-                    // Otherwise it is looked for where it speaks from.
+                    // Otherwise it is looked for at its source address.
                     lines.push("cluster-announce-ip 127.0.0.1".into());
                 }
-                // Without a bus port of its own the bus would be looked for at the announced port plus 10000.
+                // Without a bus port of its own the bus would be looked for at the announced port
+                // plus 10000.
                 lines.push(format!("cluster-announce-bus-port {bus_port}"));
-                // Redis 6.2 accepts them at run time as well, and goes on calling itself by its own port.
+                // Redis 6.2 accepts them at run time as well, and goes on calling itself by its own
+                // port.
                 server.reconfigure(lines).await;
             }
             nodes.push(Node {

@@ -3,8 +3,8 @@
 use super::Cluster;
 use crate::raw::RawValue;
 
-/// A migration in the way all servers have: `SETSLOT`, `MIGRATE` for the keys, `SETSLOT`. Nothing happens before a
-/// step is called.
+/// A migration in the way all servers have: `SETSLOT`, `MIGRATE` for the keys, `SETSLOT`. Nothing
+/// happens before a step is called.
 #[derive(Debug)]
 pub struct Migration<'a> {
     cluster: &'a Cluster,
@@ -56,7 +56,8 @@ impl Migration<'_> {
             .await;
     }
 
-    /// `SETSLOT MIGRATING` at the source: from now on it answers `ASK` for keys that it does not have.
+    /// `SETSLOT MIGRATING` at the source: from now on it answers `ASK` for keys that it does not
+    /// have.
     ///
     /// # Panics
     ///
@@ -66,7 +67,8 @@ impl Migration<'_> {
             .await;
     }
 
-    /// [`import`](Self::import) and [`migrate`](Self::migrate), in the order in which no request falls between.
+    /// [`import`](Self::import) and [`migrate`](Self::migrate), in the order in which no request
+    /// falls between.
     ///
     /// # Panics
     ///
@@ -125,8 +127,9 @@ impl Migration<'_> {
         }
     }
 
-    /// `SETSLOT NODE` at target and source, which then agree. The other nodes learn it by gossip, half a second later,
-    /// and until then point to the source; [`tell_everybody`](Self::tell_everybody) is for tests that need no such gap.
+    /// `SETSLOT NODE` at target and source, which then agree. The other nodes learn it by gossip,
+    /// half a second later, and until then point to the source;
+    /// [`tell_everybody`](Self::tell_everybody) is for tests that need no such gap.
     ///
     /// # Panics
     ///
@@ -151,8 +154,8 @@ impl Migration<'_> {
         }
     }
 
-    /// `SETSLOT STABLE` at both: the slot stays where it was. Keys that were moved stay where they are, and are lost to
-    /// clients.
+    /// `SETSLOT STABLE` at both: the slot stays where it was. Keys that were moved stay where they
+    /// are, and are lost to clients.
     ///
     /// # Panics
     ///

@@ -52,7 +52,8 @@ pub(super) async fn run(addr: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
-/// The port is reserved for this proxy, yet connections of the previous listener may linger on it for a moment.
+/// The port is reserved for this proxy, yet connections of the previous listener may linger on it
+/// for a moment.
 async fn bind(addr: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(addr).await {
@@ -98,7 +99,8 @@ async fn serve(client: &mut TcpStream, peer: IpAddr, mode: Accept, shared: &Shar
         }
         End::Cut(Cut::Fin) => {
             drop(server);
-            // Closing a socket with unread bytes in it sends RST, so whatever the client still says is read.
+            // Closing a socket with unread bytes in it sends RST, so the client's remaining bytes
+            // are read.
             let (mut from, mut to) = client.split();
             let _ = tokio::io::AsyncWriteExt::shutdown(&mut to).await;
             drain(&mut from).await;

@@ -1,21 +1,21 @@
-//! What can go wrong on the way.
+//! Faults of a connection.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// What happens to one direction.
+/// The fault of one direction.
 ///
-/// Counts (`after`, `at`, `nth`) begin when the fault is set, or with the connection if that is younger. Set those that
-/// count replies while no reply is under way.
+/// Counts (`after`, `at`, `nth`) begin when the fault is set, or with the connection if that is
+/// younger. Set those that count replies while no reply is under way.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Fault {
     /// Everything passes.
     #[default]
     None,
-    /// What arrives is passed on this much later.
+    /// Bytes are passed on this much later.
     Delay(Duration),
-    /// So many bytes at a time, with a pause after each piece.
+    /// A few bytes at a time, with a pause after each piece.
     Trickle {
         /// Bytes in a piece, at least one.
         bytes: usize,
@@ -24,28 +24,28 @@ pub enum Fault {
     },
     /// Nothing is read: the sender's buffers fill up and it feels back-pressure. Nothing is lost.
     Stall,
-    /// Everything is read and thrown away, the end of the stream too. On the way to the client: requests are executed
-    /// and their replies lost.
+    /// Everything is read and thrown away, the end of the stream too. On the way to the client:
+    /// requests are executed and their replies lost.
     Blackhole,
     /// Inverts the bits of one byte, once: the one after `at` others.
     Corrupt {
-        /// How many bytes pass unharmed before.
+        /// Number of bytes that pass unharmed before.
         at: u64,
     },
-    /// Ends the connection after exactly so many bytes, once. With `after` 0 it happens when the first byte arrives,
-    /// and that byte does not pass.
+    /// Ends the connection after exactly this many bytes, once. With `after` 0 it happens when the
+    /// first byte arrives, and that byte does not pass.
     Cut {
-        /// How many bytes pass before.
+        /// Number of bytes that pass before.
         after: u64,
-        /// How it ends.
+        /// The kind of the end.
         how: Cut,
     },
-    /// Swallows the `nth` reply (1 is the next) and ends the connection, once: the request was executed, and its sender
-    /// does not learn it. Pushes are not counted. To the client only.
+    /// Swallows the `nth` reply (1 is the next) and ends the connection, once: the request was
+    /// executed, and its sender does not learn it. Pushes are not counted. To the client only.
     LoseReply {
-        /// Which reply.
+        /// The number of the reply.
         nth: u64,
-        /// How the connection ends.
+        /// The kind of the connection's end.
         how: Cut,
     },
     /// Swallows published messages and nothing else: a missed wake-up. To the client only.
@@ -54,36 +54,39 @@ pub enum Fault {
     RepeatMessages,
 }
 
-/// How a connection ends.
+/// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// RST to the client. The server's side is closed in the ordinary way, so that what had passed is executed.
+    /// RST to the client. The server's side is closed in the ordinary way, so that requests that
+    /// had passed are executed.
     Rst,
     /// An orderly end of stream to both.
     Fin,
-    /// An end of stream in this direction only; the other one goes on. What is still sent this way is thrown away.
+    /// An end of stream in this direction only; the other one goes on. What is still sent this way
+    /// is thrown away.
     HalfClose,
-    /// Nothing passes any more, in either direction, and nobody is told.
+    /// Nothing passes any more, in either direction, without any notice.
     Silence,
 }
 
-/// What happens to new connections.
+/// The treatment of new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accept {
-    /// They are taken and connected to the server.
+    /// They are accepted and connected to the server.
     Forward,
     /// Nothing listens: ECONNREFUSED.
     Refuse,
-    /// They are taken, and nothing is ever read or sent.
+    /// They are accepted, and nothing is ever read or sent.
     Silence,
 }
 
-/// A direction's fault, with a number that tells whether it is still the one a connection began to count for.
+/// A direction's fault, with a number that tells whether it is still the one a connection began to
+/// count for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plan {
     pub(super) fault: Fault,
     pub(super) generation: u64,
-    /// Whose connections pass nothing.
+    /// Peers whose connections pass nothing.
     pub(super) severed: HashSet<IpAddr>,
 }
 

@@ -21,8 +21,8 @@ pub(super) enum Kind {
     Message,
 }
 
-/// The first frame in `bytes`, or `None` while it is incomplete. Bytes that are no RESP count as one reply: the proxy
-/// passes them on.
+/// The first frame in `bytes`, or `None` while it is incomplete. Bytes that are no RESP count as
+/// one reply: the proxy passes them on.
 pub(super) fn first(bytes: &[u8]) -> Option<First> {
     let mut rest = BytesMut::from(bytes);
     let (length, kind) = match Codec::default().decode(&mut rest) {

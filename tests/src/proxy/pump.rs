@@ -102,7 +102,7 @@ impl<'a> Pump<'a> {
                     return End::Eof;
                 }
             };
-            // One side was reset: the other one is to feel it.
+            // One side was reset: the other one is reset too.
             if done.is_err() {
                 return End::Cut(Cut::Rst);
             }
@@ -168,7 +168,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// For a frame that is not whole: what comes after the end of the stream is nothing.
+    /// For an incomplete frame: ends if the stream has ended.
     fn read_or_end(&self) -> Step {
         if self.eof { Step::End } else { Step::Read }
     }
@@ -223,7 +223,8 @@ impl<'a> Pump<'a> {
         End::Eof
     }
 
-    /// A fault that happens once is over for every connection, unless the test has set another one meanwhile.
+    /// A fault that happens once is over for every connection, unless the test has set another one
+    /// meanwhile.
     fn plan_is_done(&self) {
         self.plans.send_if_modified(|plan| {
             let ours = plan.generation == self.plan.generation;
@@ -239,7 +240,7 @@ impl<'a> Pump<'a> {
 pub(super) async fn drain(from: &mut ReadHalf<'_>) {
     let mut chunk = [0; 16 * 1024];
     while let Ok(1..) = from.read(&mut chunk).await {
-        // A peer that floods us must not keep the thread to itself.
+        // A peer that floods the proxy must not occupy its thread.
         sleep(Duration::from_micros(100)).await;
     }
 }

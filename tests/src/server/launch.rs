@@ -1,4 +1,4 @@
-//! How a server is configured and started.
+//! Configuration and start of a server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,14 +12,14 @@ use crate::ports::Port;
 use crate::process::Watched;
 use crate::scratch::Scratch;
 
-/// A bound against hangs, not a promise: a server on an idle machine answers within 50 ms.
+/// Upper bound on a start. A server on an idle machine answers within 50 ms.
 const STARTUP: Duration = Duration::from_secs(30);
 
-/// How often a start that lost its port to a stranger is tried with another one.
+/// Number of starts, each on another port, while other programs take the port first.
 const PORT_ATTEMPTS: usize = 20;
 
-/// Whether the server knows `enable-debug-command`. Redis 6.2 does not and allows `DEBUG` without; found out by the
-/// first server that refuses to start with it, and remembered for the process.
+/// Whether the server knows `enable-debug-command`. Redis 6.2 does not and allows `DEBUG` without;
+/// found out by the first server that refuses to start with it, and remembered for the process.
 static DEBUG_DIRECTIVE: AtomicBool = AtomicBool::new(true);
 
 /// Options for [`Server::builder`].
@@ -32,36 +32,39 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Adds a line of the server's own configuration language: `maxmemory 1mb`, `user app on >secret ~* +@all`,
-    /// `cluster-enabled yes`. It stands after the kit's lines, and the last one counts.
+    /// Adds a line of the server's own configuration language: `maxmemory 1mb`,
+    /// `user app on >secret ~* +@all`, `cluster-enabled yes`. It stands after the kit's lines, and
+    /// the last one counts.
     #[must_use]
     pub fn config(mut self, line: impl Into<String>) -> Self {
         self.lines.push(line.into());
         self
     }
 
-    /// As [`config`](Self::config), in front of what was said so far, which therefore counts more.
+    /// As [`config`](Self::config), in front of the lines so far, which therefore override it.
     #[must_use]
     pub(crate) fn config_first(mut self, line: String) -> Self {
         self.lines.insert(0, line);
         self
     }
 
-    /// Asks the default user for this password (plain letters and digits, please: it also goes into the URL).
+    /// Asks the default user for this password (plain letters and digits, please: it also goes into
+    /// the URL).
     #[must_use]
     pub fn requirepass(mut self, password: &str) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Makes it a Sentinel. What it watches is said by [`config`](Self::config) lines.
+    /// Makes it a Sentinel. The masters it watches are given by [`config`](Self::config) lines.
     #[must_use]
     pub fn sentinel(mut self) -> Self {
         self.sentinel = true;
         self
     }
 
-    /// Gives it a second port, for TLS. Certificate and key are said by [`config`](Self::config) lines.
+    /// Gives it a second port, for TLS. Certificate and key are given by [`config`](Self::config)
+    /// lines.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
@@ -74,7 +77,8 @@ impl ServerBuilder {
     ///
     /// When there is no server binary, or it does not start; the message holds its log.
     pub async fn start(self) -> Server {
-        // Off the runtime: starting blocks, and under paused tokio time a sleep would not wait for a process.
+        // Off the runtime: starting blocks, and under paused tokio time a sleep would not wait for
+        // a process.
         tokio::task::spawn_blocking(|| self.start_blocking())
             .await
             .expect("the server starts")
@@ -184,8 +188,9 @@ impl ServerBuilder {
     }
 }
 
-/// Whether the server answers on its unix socket. The TCP port would not do: a stranger may have taken it, but
-/// nobody else has a socket in our directory, and the server binds its TCP port before it.
+/// Whether the server answers on its unix socket. The TCP port proves nothing, since another
+/// program may have taken it. The socket is in our own directory, and the server binds its TCP port
+/// before it.
 fn answers(socket: &Path) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = UnixStream::connect(socket)?;
@@ -217,8 +222,8 @@ pub fn server_binary() -> PathBuf {
             "LEASEHOLD_SERVER={} is not a file",
             path.display()
         );
-        // The server starts in a directory of its own. (Not canonicalised: Debian's redis-server is a link, and what
-        // the program does depends on the name it is called by.)
+        // The server starts in a directory of its own. (Not canonicalised: Debian's redis-server is
+        // a link, and what the program does depends on the name it is called by.)
         return std::path::absolute(&path).unwrap_or(path);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();

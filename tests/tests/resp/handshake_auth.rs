@@ -226,7 +226,7 @@ async fn nothing_is_sent_behind_a_failed_auth() {
     }
     let hello =
         leasehold_testkit::raw::encode(&["HELLO", "3", "AUTH", "app", "secret", "SETNAME", "me"]);
-    assert_eq!(server.heard(), hello.len() as u64);
+    assert_eq!(server.bytes_read(), hello.len() as u64);
     assert_eq!(server.accepted(), 1, "a wrong password is not tried again");
 }
 

@@ -1,9 +1,9 @@
-//! A worker process of the storms: tasks that take locks in every way there is, work under them and write down what they
-//! see, until they are told to stop, killed or frozen.
+//! A worker process of the storms: tasks that take locks in every possible way, work under them and
+//! record what happens, until they are stopped, killed or frozen.
 //!
-//! `storm_worker URL SERVER DIRECTORY SEED MODE`: the locks are taken through URL, where the faults are, and who holds them
-//! is asked at SERVER, unless that is `-`; MODE says whether replicas have to confirm. It prints nothing unless something is
-//! wrong.
+//! `storm_worker URL SERVER DIRECTORY SEED MODE`: locks are taken through URL, where the faults are
+//! injected; SERVER is asked for the holders, unless it is `-`; MODE says whether replicas have to
+//! confirm. It prints nothing unless it fails.
 
 mod task;
 mod witness;
@@ -20,7 +20,7 @@ use leasehold_testkit::history::Recorder;
 use leasehold_testkit::storm::{COMMAND_TIMEOUT, LEASE, LOCKS, Linger, Mode, TASKS};
 use tokio::time::sleep;
 
-/// What the tasks of a process share.
+/// State shared by the tasks of a process.
 struct Worker {
     locks: Locks,
     ledgers: Vec<Ledger>,
@@ -59,7 +59,7 @@ async fn main() -> ExitCode {
         })
         .collect();
     for task in tasks {
-        // A panic has been printed.
+        // The panic has been printed.
         if task.await.is_err() {
             return ExitCode::FAILURE;
         }
@@ -69,7 +69,7 @@ async fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Connects through whatever fault there may be at the moment.
+/// Connects, however long faults prevent it.
 async fn connect(url: &str, mode: Mode) -> Locks {
     let give_up = Instant::now() + Duration::from_secs(60);
     let replicas = match mode {
@@ -95,12 +95,12 @@ async fn connect(url: &str, mode: Mode) -> Locks {
 }
 
 impl Worker {
-    /// Whether it is told to stop.
+    /// Whether the storm is over.
     fn is_over(&self) -> bool {
         self.dir.join("stop").exists()
     }
 
-    /// How long this hold of `key` is to be kept, whatever happens to it, if that is wished for.
+    /// The time for which the storm wants this hold of `key` to be kept.
     fn lingers(&self, key: &str) -> Option<Duration> {
         Linger::take(&Linger::file(&self.dir, std::process::id()), key)
     }

@@ -1,4 +1,4 @@
-//! One task: the same few steps again and again, in another way each time.
+//! One task: a loop that takes a lock, works under it and releases it, in another way each time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ struct Task {
     owner: Owner,
 }
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 enum Taken {
     /// The call, its guard, and whether this task's owner has it, so that it nests.
     Yes(u64, Guard, bool),
@@ -29,7 +29,7 @@ enum Taken {
     Failed,
 }
 
-/// Runs until the worker is told to stop.
+/// Runs until the storm is over.
 pub(crate) async fn run(worker: Arc<Worker>, recorder: Recorder, chance: Chance) {
     let (witness, owner) = (Witness::new(&worker.server), worker.locks.owner());
     let mut task = Task {
@@ -44,7 +44,7 @@ pub(crate) async fn run(worker: Arc<Worker>, recorder: Recorder, chance: Chance)
         match task.take(lock).await {
             Taken::Yes(call, guard, nests) => task.hold(lock, call, guard, nests).await,
             Taken::No => {}
-            // A server that is away is not to be hammered.
+            // Limits the load of retries while the server is down.
             Taken::Failed => sleep(Duration::from_millis(20)).await,
         }
         let rest = task.chance.millis(0, 4);
@@ -53,7 +53,7 @@ pub(crate) async fn run(worker: Arc<Worker>, recorder: Recorder, chance: Chance)
 }
 
 impl Task {
-    /// Asks for a lock in one of the ways there are.
+    /// Requests a lock in one of the possible ways.
     async fn take(&mut self, lock: usize) -> Taken {
         let key = LOCKS[lock];
         let mutex = self.worker.locks.mutex(key);
@@ -68,7 +68,7 @@ impl Task {
         let taken = match way {
             0..15 => mutex.try_lock().await,
             15..40 => mutex.try_lock_for(time).await,
-            // Dropped wherever it is by then.
+            // Dropped at whichever await point it has reached.
             40..50 => match timeout(time / 20, mutex.lock().into_future()).await {
                 Ok(taken) => taken.map(Some),
                 Err(_) => {
@@ -90,7 +90,7 @@ impl Task {
         if failed { Taken::Failed } else { Taken::No }
     }
 
-    /// Works under a lock, and lets go of it.
+    /// Works under a lock and releases it.
     async fn hold(&mut self, lock: usize, call: u64, guard: Guard, nests: bool) {
         let Some(hold) = self.witness.hold(&guard).await else {
             drop(guard);
@@ -119,7 +119,7 @@ impl Task {
         let work = if let Some(time) = self.worker.lingers(LOCKS[lock]) {
             time
         } else if self.chance.below(400) == 0 {
-            // Long enough to need renewing, and seldom: everybody else waits.
+            // Long enough to need renewals, and rare, because all others wait.
             LEASE * 3 / 2
         } else {
             self.chance.millis(0, 3)
@@ -129,7 +129,7 @@ impl Task {
             self.recorder.record(What::Drop { hold: hold.clone() });
             drop(nested);
         }
-        // Not asked whether it still holds: the ledger is what must stop it.
+        // Without a check of `is_held`: the ledger has to refuse a stale write.
         if let Ok(value) = begun {
             let since = now();
             let written = ledger.write(token, value + 1);
@@ -204,10 +204,11 @@ impl Task {
                 return;
             }
             let valid = valid_until(|| guard.valid_for());
-            // Less than this is the wobble of reading two clocks.
+            // Smaller differences come from reading two clocks.
             if valid > *until + 50_000 {
                 *until = valid;
-                // Trusted are 99 per cent of a lease less 2 ms, counted from when the renewal was sent.
+                // A guard trusts 99 per cent of a lease less 2 ms, counted from the sending of the
+                // renewal.
                 let sent = valid - (micros(LEASE) * 99 / 100 - 2_000);
                 self.recorder.record(What::RenewOk {
                     hold: hold.into(),
@@ -236,7 +237,7 @@ impl Task {
     }
 }
 
-/// Whatever went wrong, the release may have been done.
+/// After any error the release may have been executed.
 fn unknown(error: &Error) -> Outcome {
     assert!(
         !error.key().is_empty(),

@@ -1,4 +1,4 @@
-//! Who holds a lock by the server's own word, asked past the faults and without the library.
+//! The holder of a lock according to the server, read past the faults and without the library.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 /// The holders and the counter of tokens, in one step.
 const LOOK: &str = "return {redis.call('HKEYS', KEYS[1]), redis.call('GET', KEYS[2])}";
 
-/// A connection of its own, made again whenever it was killed.
+/// A connection of its own, opened again after it was killed.
 pub(crate) struct Witness {
     server: String,
     raw: Option<Raw>,
@@ -23,15 +23,17 @@ impl Witness {
         }
     }
 
-    /// The id of the hold that `guard` has, as it stands on the server. `None` if the guard was lost before the server
-    /// could be asked.
+    /// The id of the hold that `guard` has, as it stands on the server. `None` if the guard was
+    /// lost before the server could be asked.
     ///
-    /// The guard does not say its id. But whoever got the newest token is the one who holds.
+    /// The guard does not tell its id, but the hold with the newest token is the current one.
     ///
-    /// Where servers change their roles none is asked (`-` instead of an address), and the hold gets a name of its own.
+    /// Where servers change their roles none is asked (`-` instead of an address), and the hold
+    /// gets a name of its own.
     pub(crate) async fn hold(&mut self, guard: &Guard) -> Option<String> {
         if self.server == "-" {
-            // With the key: masters give tokens by their own clocks, and two keys may get the same microsecond.
+            // With the key: masters give tokens by their own clocks, and two keys may get the same
+            // microsecond.
             return guard
                 .is_held()
                 .then(|| format!("{}:{}:{}", std::process::id(), guard.key(), guard.token()));
@@ -42,7 +44,8 @@ impl Witness {
                 if token == Some(guard.token().as_u64()) && holder.is_some() {
                     return holder;
                 }
-                // If it still thinks it holds, two do: the name that nobody has is for the checker to stumble over.
+                // A guard that still claims to hold means two holders: an id that no other hold has
+                // lets the checker find it.
                 return guard.is_held().then(|| format!("nobody:{}", guard.token()));
             }
             if !guard.is_held() {
@@ -66,7 +69,8 @@ impl Witness {
             panic!("two values were asked for: {reply:?}")
         };
         let text = |value: &RawValue| value.str().to_owned();
-        // In RESP2 an array that ends with nil is still one of two elements, because false is an element.
+        // In RESP2 an array that ends with nil is still one of two elements, because false is an
+        // element.
         let token = Some(token)
             .filter(|token| !token.is_null())
             .map(|token| token.int().unsigned_abs());
