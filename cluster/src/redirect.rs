@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_resp::{Error, ServerErrorKind};
+use leasehold_resp::{Error, ErrorKind, ServerErrorKind};
 
 use crate::topology::NodeAddress;
 
@@ -155,7 +155,8 @@ impl RetryState {
 
     fn pause_or_end(&mut self, error: Error, now: Instant, refresh: bool) -> Result<Step, Error> {
         let pause = self.pause;
-        if now + pause >= self.deadline || error.is_closed() {
+        let is_final = error.is_closed() || error.kind() == ErrorKind::Config;
+        if now + pause >= self.deadline || is_final {
             return Err(self.verdict(error));
         }
         self.pause = (pause * 2).min(LONGEST_PAUSE);
@@ -176,8 +177,6 @@ pub(crate) fn target_of(host: Option<&str>, port: u16, answered: &str) -> Option
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use leasehold_resp::ErrorKind;
 
     use super::*;
 
@@ -334,9 +333,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_retried_on_a_closed_client() {
-        let (mut retry, now) = call(true);
-        let closed = Error::new(ErrorKind::Closed, &Arc::from(""), "closed here");
-        assert!(retry.failed(closed, HERE, now).unwrap_err().is_closed());
+    fn nothing_is_retried_on_a_closed_client_or_with_settings_that_cannot_work() {
+        for kind in [ErrorKind::Closed, ErrorKind::Config] {
+            let (mut retry, now) = call(true);
+            let error = Error::new(kind, &Arc::from(""), "closed here");
+            let end = retry.failed(error, HERE, now).unwrap_err();
+            assert_eq!(end.kind(), kind);
+        }
     }
 }

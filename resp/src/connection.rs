@@ -23,6 +23,7 @@ mod handshake;
 pub mod pipeline;
 pub mod pool;
 pub mod reply;
+mod secure;
 mod shared;
 mod socket;
 mod stall;
@@ -320,16 +321,25 @@ impl Connection {
                 Err(refused @ (Refused::Closed | Refused::Ended(_))) => {
                     return Err(self.shared().explain(refused));
                 }
-                Err(refused) => {
+                Err(_) => {
                     self.start();
                     if tokio::time::timeout_at(deadline.into(), changed)
                         .await
                         .is_err()
                     {
-                        return Err(self.shared().explain(refused));
+                        return self.down_for();
                     }
                 }
             }
+        }
+    }
+
+    /// What keeps the connection down at the end of a wait, with its kind if waiting longer is pointless.
+    fn down_for(&self) -> Result<(), Error> {
+        match self.shared().check() {
+            Err(Refused::Down(reason)) if reason.kind() == ErrorKind::Config => Err(reason),
+            Err(refused) => Err(self.shared().explain(refused)),
+            Ok(()) => Ok(()),
         }
     }
 

@@ -43,8 +43,27 @@ pub enum ErrorKind {
     Protocol,
     /// The handle was closed here, by [`Connection::close`](crate::Connection::close), before the command was sent.
     Closed,
-    /// The URL or another setting cannot be used.
+    /// The URL or another setting cannot be used, at this server at least: `rediss://` without the feature `tls`, TLS on
+    /// a port for plain text or the reverse, a certificate that one side refuses. Trying again is pointless until
+    /// something is changed.
     Config,
+}
+
+/// Marks an [`io::Error`] that trying again does not cure. Streams can return nothing but an `io::Error`, so it travels
+/// inside one.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Misconfigured(String);
+
+impl Misconfigured {
+    /// An I/O error with this mark.
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "it is of use inside of an error only"
+    )]
+    pub(crate) fn new(detail: impl Into<String>) -> io::Error {
+        io::Error::other(Self(detail.into()))
+    }
 }
 
 impl Error {
@@ -101,10 +120,15 @@ impl Error {
         Self::new(ErrorKind::Protocol, node, error.to_string())
     }
 
-    /// A failed connect or handshake: nothing of the caller's was sent.
+    /// A failed connect or handshake: nothing of the caller's was sent. [`ErrorKind::Config`] if trying again is
+    /// pointless.
     #[must_use]
     pub fn connect(node: &Arc<str>, error: &io::Error) -> Self {
-        Self::new(ErrorKind::NotSent, node, format!("cannot connect: {error}"))
+        let kind = match error.get_ref() {
+            Some(cause) if cause.is::<Misconfigured>() => ErrorKind::Config,
+            _ => ErrorKind::NotSent,
+        };
+        Self::new(kind, node, format!("cannot connect: {error}"))
     }
 
     /// The same error, of a command that was sent over `connection`.

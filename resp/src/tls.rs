@@ -1,9 +1,9 @@
-//! Whom to trust behind `rediss://`, and who we are there.
+//! TLS configuration: trusted roots and client certificate.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -20,9 +20,13 @@ const SYSTEM_ROOTS: [&str; 5] = [
     "/opt/homebrew/etc/ca-certificates/cert.pem",
 ];
 
-/// How to speak TLS; clones share it.
+/// The configuration that is used where none is given, once it could be read.
+static SYSTEM: OnceLock<TlsConfig> = OnceLock::new();
+
+/// TLS configuration: trusted roots and client certificate. Clones share it.
 ///
-/// Without one, `rediss://` trusts the certificates in the file that `SSL_CERT_FILE` names, or those of the system.
+/// Without one, `rediss://` trusts the certificates in the file that `SSL_CERT_FILE` names, or those of the system. The
+/// file is read at the first connect and, if that fails, at the next one; what was read serves the whole process.
 #[derive(Clone)]
 pub struct TlsConfig(Arc<ClientConfig>);
 
@@ -56,6 +60,14 @@ impl TlsConfig {
     }
 
     fn system() -> io::Result<Self> {
+        if let Some(known) = SYSTEM.get() {
+            return Ok(known.clone());
+        }
+        let read = Self::read_system()?;
+        Ok(SYSTEM.get_or_init(|| read).clone())
+    }
+
+    fn read_system() -> io::Result<Self> {
         let from_environment = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
         let known = SYSTEM_ROOTS
             .iter()

@@ -1,6 +1,7 @@
 //! Tests that need a process of their own, because they count what belongs to a process: threads,
 //! memory, processor time. Such a test runs itself again as the only test of a child process.
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 /// Set in the child process, to the name of its test.
@@ -13,6 +14,15 @@ const CHILD: &str = "LEASEHOLD_OWN_PROCESS";
 ///
 /// When the child does not run the test, or the test fails there.
 pub fn in_own_process<F: Future<Output = ()>>(test: F) {
+    in_own_process_with(&[], test);
+}
+
+/// [`in_own_process`], with these environment variables set in the child.
+///
+/// # Panics
+///
+/// As [`in_own_process`].
+pub fn in_own_process_with<F: Future<Output = ()>>(variables: &[(&str, &OsStr)], test: F) {
     let name = test_of::<F>();
     if std::env::var(CHILD).is_ok_and(|child| child == name) {
         return tokio::runtime::Builder::new_current_thread()
@@ -23,6 +33,7 @@ pub fn in_own_process<F: Future<Output = ()>>(test: F) {
     }
     let output = this_test_again(name)
         .env(CHILD, name)
+        .envs(variables.iter().copied())
         .output()
         .expect("a process can be started");
     let stdout = String::from_utf8_lossy(&output.stdout);

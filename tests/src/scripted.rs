@@ -189,6 +189,12 @@ impl Peer {
         }
     }
 
+    /// Waits for bytes of any kind, RESP or not, and drops them. `false` when the client has gone.
+    pub async fn anything(&mut self) -> bool {
+        let mut chunk = vec![0; 16 * 1024];
+        matches!(self.stream.get_mut().read(&mut chunk).await, Ok(1..))
+    }
+
     /// Reads until the client ends the connection, and answers nothing. What it reads need not be
     /// RESP.
     pub async fn silence(&mut self) {

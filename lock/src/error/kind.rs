@@ -25,7 +25,7 @@ pub enum ErrorKind {
     BadName,
     /// A lease or a longest hold that cannot be used.
     BadLease,
-    /// The URL or another setting cannot be used.
+    /// The URL or another setting cannot be used; or TLS fails for a reason that lasts, such as a refused certificate.
     Config,
     /// The server does not let this user in, or not do this.
     Denied,

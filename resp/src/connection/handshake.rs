@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
+use crate::connection::secure;
 use crate::connection::socket::Socket;
-use crate::endpoint::{AskServer, Endpoint};
+use crate::endpoint::{Address, AskServer, Endpoint};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::classify::ServerErrorKind;
 use crate::protocol::command::{Command, Encode};
@@ -51,10 +52,11 @@ pub(crate) fn establish<'a>(endpoint: &'a Endpoint, node: &'a Arc<str>) -> Estab
             .await
             .unwrap_or_else(|_| {
                 let time = endpoint.connect_timeout;
-                Err(Error::not_sent(
-                    node,
-                    format!("cannot connect within {time:?}: the peer is silent"),
-                ))
+                let mut detail = format!("cannot connect within {time:?}: the peer is silent");
+                if endpoint.tls {
+                    detail += " (does it speak TLS on this port?)";
+                }
+                Err(Error::not_sent(node, detail))
             })
     })
 }
@@ -69,6 +71,7 @@ pub(crate) async fn shake_hands(
         socket,
         decoder: Decoder::new(Limits::default()),
         received: BytesMut::new(),
+        has_answered: false,
         endpoint,
         node,
     };
@@ -219,6 +222,8 @@ struct Exchange<'a> {
     socket: Socket,
     decoder: Decoder,
     received: BytesMut,
+    /// Whether the peer has sent anything.
+    has_answered: bool,
     endpoint: &'a Endpoint,
     node: &'a Arc<str>,
 }
@@ -234,7 +239,7 @@ impl Exchange<'_> {
         }
         self.write_all(&requests)
             .await
-            .map_err(|error| Error::connect(self.node, &error))?;
+            .map_err(|error| self.broken(error))?;
         let mut replies = Vec::with_capacity(commands.len());
         while replies.len() < commands.len() {
             match self.decoder.decode(&mut self.received) {
@@ -243,10 +248,7 @@ impl Exchange<'_> {
                 }
                 Ok(Some(Frame::Reply(value))) => replies.push(Ok(value)),
                 Ok(Some(Frame::Push(_))) => {}
-                Ok(None) => self
-                    .read_some()
-                    .await
-                    .map_err(|error| Error::connect(self.node, &error))?,
+                Ok(None) => self.read_some().await.map_err(|error| self.broken(error))?,
                 Err(error) => return Err(Error::protocol(self.node, error)),
             }
         }
@@ -286,6 +288,25 @@ impl Exchange<'_> {
                 "the peer hung up during the handshake",
             ));
         }
+        if !std::mem::replace(&mut self.has_answered, true) {
+            secure::refuse_tls(&self.received)?;
+        }
         Ok(())
+    }
+
+    /// The error of a stream that broke.
+    fn broken(&self, error: io::Error) -> Error {
+        let error = Error::connect(self.node, &secure::explain(error));
+        // A server with TLS hangs up on a request that is not encrypted; so does one that is being shut down.
+        let is_plain_tcp =
+            !self.endpoint.tls && matches!(self.endpoint.address, Address::Tcp { .. });
+        if self.has_answered || !is_plain_tcp || error.kind() == ErrorKind::Config {
+            return error;
+        }
+        let detail = format!(
+            "{} (if it speaks TLS on this port, use `rediss://`)",
+            error.detail()
+        );
+        Error::new(error.kind(), self.node, detail)
     }
 }

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
+use crate::connection::secure::Secure;
 use crate::endpoint::{Address, Endpoint};
 
 /// A connected stream.
@@ -45,11 +46,15 @@ impl Socket {
     pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         match &endpoint.address {
             Address::Tcp { host, port } => {
+                let secure = match endpoint.tls {
+                    true => Some(Secure::new(endpoint, host)?),
+                    false => None,
+                };
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 // Nagle's algorithm would hold back the second of two small writes for a round trip.
                 stream.set_nodelay(true)?;
-                if endpoint.tls {
-                    return tls(endpoint, host, stream).await;
+                if let Some(secure) = secure {
+                    return secure.connect(stream).await;
                 }
                 let (reader, writer) = stream.into_split();
                 Ok(Self::Shared {
@@ -136,28 +141,10 @@ impl Socket {
 }
 
 #[cfg(feature = "tls")]
-async fn tls(endpoint: &Endpoint, host: &str, stream: TcpStream) -> io::Result<Socket> {
-    let config = crate::tls::client_config(endpoint.tls_config.as_ref())?;
-    let connector = tokio_rustls::TlsConnector::from(config);
-    let name = crate::tls::server_name(host)?;
-    Ok(Socket::Owned(Box::new(
-        connector.connect(name, stream).await?,
-    )))
-}
-
-#[cfg(feature = "tls")]
 fn tcp_under(stream: &dyn Any) -> Option<&TcpStream> {
     type Tls = tokio_rustls::client::TlsStream<TcpStream>;
     let tls = stream.downcast_ref::<Tls>().map(|tls| tls.get_ref().0);
     tls.or_else(|| stream.downcast_ref())
-}
-
-#[cfg(not(feature = "tls"))]
-async fn tls(_endpoint: &Endpoint, _host: &str, _stream: TcpStream) -> io::Result<Socket> {
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "rediss:// needs the feature `tls` of leasehold",
-    ))
 }
 
 #[cfg(not(feature = "tls"))]

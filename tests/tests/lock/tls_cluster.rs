@@ -180,7 +180,7 @@ async fn a_certificate_for_another_name_is_refused_and_the_node_is_named() {
     let error = within("a refusal", locks(&cluster, &identity, "localhost", &[0]))
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     let (text, node) = (
         error.to_string(),
         format!("localhost:{}", cluster.node(0).tls_port()),
@@ -206,7 +206,7 @@ async fn addresses_with_certificates_for_names_are_an_error_that_says_so() {
     let error = within("a refusal", connected.mutex(&name).try_lock().into_future())
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     let (text, node) = (
         error.to_string(),
         format!("127.0.0.1:{}", cluster.node(1).tls_port()),

@@ -83,7 +83,7 @@ async fn certificates_for_another_name_are_refused_and_the_sentinel_is_named() {
     let error = within("a refusal", locks(&sentinels, &identity))
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     let text = error.to_string();
     assert!(
         text.contains("certificate") && text.contains("elsewhere.example"),
@@ -118,7 +118,7 @@ async fn a_master_that_is_named_by_its_address_needs_a_certificate_for_that() {
     let error = within("a refusal", locks(&sentinels, &identity))
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     let (text, node) = (
         error.to_string(),
         format!("127.0.0.1:{}", sentinels.node(0).tls_port()),

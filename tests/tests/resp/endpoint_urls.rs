@@ -189,3 +189,14 @@ fn no_message_shows_a_password_however_the_url_is_broken() {
         }
     }
 }
+
+/// Not the server's fault, so nothing is sent, and trying again is pointless.
+#[cfg(not(feature = "tls"))]
+#[tokio::test]
+async fn rediss_without_the_feature_is_a_setting_that_cannot_be_used() {
+    let endpoint = Endpoint::parse("rediss://127.0.0.1:1").unwrap();
+    let connected = leasehold_resp::Connection::connect(endpoint).await;
+    let error = connected.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("the feature `tls`"), "{error}");
+}

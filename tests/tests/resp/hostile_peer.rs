@@ -635,6 +635,10 @@ fn not_sent(outcome: &Result<(), Error>) -> bool {
     matches!(outcome, Err(error) if error.kind() == ErrorKind::NotSent && !error.may_have_executed())
 }
 
+fn misconfigured(outcome: &Result<(), Error>) -> bool {
+    matches!(outcome, Err(error) if error.kind() == ErrorKind::Config && !error.may_have_executed())
+}
+
 fn refused(outcome: &Result<(), Error>, kind: &ServerErrorKind) -> bool {
     matches!(outcome, Err(error) if error.as_server().is_some_and(|server| server.kind() == kind))
 }
@@ -674,7 +678,6 @@ fn handshake_cases() -> Vec<Greeted> {
             "HTTP",
             b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
         ),
-        ("a TLS alert", b"\x15\x03\x01\x00\x02\x02\x46"),
         ("SSH", b"SSH-2.0-OpenSSH_9.2\r\n"),
         ("MySQL", b"\x4a\x00\x00\x00\x0a8.0.33\x00"),
         ("noise", b"\x91\x00\xfe\r\n"),
@@ -682,6 +685,8 @@ fn handshake_cases() -> Vec<Greeted> {
     ] {
         add(name, 0, bytes, Then::Hold, no_resp);
     }
+    let alert = b"\x15\x03\x01\x00\x02\x02\x46";
+    add("a TLS alert", 0, alert, Then::Hold, misconfigured);
     add(
         "a million arrays in each other",
         0,

@@ -1,11 +1,13 @@
 //! `rediss://` against a server that speaks TLS itself, with certificates made for the occasion.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use leasehold_resp::tls::TlsConfig;
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
+use leasehold_testkit::own_process::in_own_process_with;
 use leasehold_testkit::tls::{Authority, Identity, speaks_tls};
-use leasehold_testkit::{BOUND, Server, ServerBuilder};
+use leasehold_testkit::{BOUND, Scratch, Scripted, Server, ServerBuilder};
 
 /// A server with a second port, for TLS.
 struct Tls {
@@ -137,7 +139,7 @@ async fn a_certificate_by_a_stranger_or_for_another_host_is_refused_with_the_rea
     ] {
         for host in ["localhost", "127.0.0.1"] {
             let error = refusal(tls.endpoint(host, config.clone())).await;
-            assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Config, "{error}");
             let told =
                 format!("{error} {error:?}").replace("not valid for name", "NotValidForName");
             assert!(
@@ -170,12 +172,13 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
     );
 
     let none = refusal(tls.endpoint("localhost", tls.trusting())).await;
-    assert_eq!(none.kind(), ErrorKind::NotSent, "{none}");
+    assert_eq!(none.kind(), ErrorKind::Config, "{none}");
+    assert!(none.to_string().contains("client certificate"), "{none}");
     let (certificate, key) = Authority::new().sign(&["client"]);
     let config =
         TlsConfig::trusting_with_identity(roots, certificate.as_bytes(), key.as_bytes()).unwrap();
     let strange = refusal(tls.endpoint("localhost", config)).await;
-    assert_eq!(strange.kind(), ErrorKind::NotSent, "{strange}");
+    assert_eq!(strange.kind(), ErrorKind::Config, "{strange}");
     // A key that is another's.
     let (certificate, _) = tls.identity.authority.sign(&["client"]);
     assert!(
@@ -183,24 +186,114 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
     );
 }
 
+/// A server without TLS says nothing to a TLS handshake, for ever; one with TLS hangs up on what is not encrypted.
 #[tokio::test]
-async fn a_plain_server_behind_rediss_and_a_tls_server_behind_redis_are_errors_and_no_hang() {
+async fn tls_on_a_plain_port_and_plain_text_on_a_tls_port_are_told_apart_from_a_dead_server() {
     let Some(tls) = tls_server(&["localhost"], "no").await else {
         return;
     };
     let mut endpoint = tls.endpoint("localhost", tls.trusting());
     endpoint.address = Endpoint::parse(&tls.server.url()).unwrap().address;
+    endpoint.connect_timeout = BOUND;
+    let error = refusal(endpoint.clone()).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("does not speak TLS on this port"),
+        "{error}"
+    );
+
+    // Frozen, it cannot be asked: it may speak TLS as soon as it runs again.
+    tls.server.pause();
+    endpoint.connect_timeout = Duration::from_secs(1);
     let error = refusal(endpoint).await;
-    assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
+    let frozen = refusal({
+        let mut endpoint = tls.endpoint("localhost", tls.trusting());
+        endpoint.connect_timeout = Duration::from_secs(1);
+        endpoint
+    })
+    .await;
+    tls.server.resume();
+    for error in [error, frozen] {
+        assert_eq!(error.kind(), ErrorKind::NotSent, "{error}");
+        assert!(error.to_string().contains("does it speak TLS"), "{error}");
+    }
 
     let mut endpoint =
         Endpoint::parse(&format!("redis://localhost:{}", tls.server.tls_port())).unwrap();
-    endpoint.connect_timeout = Duration::from_secs(2);
+    endpoint.connect_timeout = BOUND;
     let error = refusal(endpoint).await;
-    assert!(
-        matches!(error.kind(), ErrorKind::NotSent | ErrorKind::Protocol),
-        "{error}"
-    );
+    assert!(error.to_string().contains("use `rediss://`"), "{error}");
+}
+
+/// Other servers and proxies do say something.
+#[tokio::test]
+async fn the_first_bytes_tell_tls_from_plain_text() {
+    let plain = Scripted::start(|mut peer| async move {
+        peer.anything().await;
+        peer.say("-ERR unknown command\r\n").await;
+        peer.silence().await;
+    })
+    .await;
+    let mut endpoint =
+        Endpoint::parse(&format!("rediss://localhost:{}", plain.addr().port())).unwrap();
+    endpoint.tls_config = Some(Authority::new().trusted());
+    endpoint.connect_timeout = BOUND;
+    let error = refusal(endpoint).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("use `redis://`"), "{error}");
+
+    let alert = [0x15, 3, 3, 0, 2, 2, 70];
+    let secure = Scripted::start(move |mut peer| async move {
+        peer.anything().await;
+        peer.say(alert).await;
+        peer.silence().await;
+    })
+    .await;
+    let error = refusal(Endpoint::parse(&secure.url()).unwrap()).await;
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("use `rediss://`"), "{error}");
+}
+
+/// A caller that waits for a connection learns what keeps it down.
+#[tokio::test]
+async fn a_connection_that_is_opened_on_demand_tells_of_a_refused_certificate_too() {
+    let Some(tls) = tls_server(&["elsewhere.example"], "no").await else {
+        return;
+    };
+    let mut endpoint = tls.endpoint("localhost", tls.trusting());
+    endpoint.command_timeout = Duration::from_secs(1);
+    let connection = Connection::lazy(endpoint, None);
+    let error = connection.send(&Command::new("PING")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("certificate"), "{error}");
+}
+
+/// The certificates that are trusted without a `TlsConfig`: a file that cannot be read is tried again, one that could is
+/// not read again. In a process of its own, because both are properties of a process.
+#[test]
+fn the_trusted_certificates_are_read_once_and_a_failure_is_not_remembered() {
+    let files = Scratch::new();
+    let bundle = files.join("bundle.pem");
+    in_own_process_with(&[("SSL_CERT_FILE", bundle.as_os_str())], async {
+        let bundle = PathBuf::from(std::env::var_os("SSL_CERT_FILE").expect("set above"));
+        let Some(tls) = tls_server(&["localhost"], "no").await else {
+            return;
+        };
+        let mut endpoint = tls.endpoint("localhost", tls.trusting());
+        endpoint.tls_config = None;
+        let error = refusal(endpoint.clone()).await;
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert!(
+            error.to_string().contains(bundle.to_str().unwrap()),
+            "{error}"
+        );
+        std::fs::write(&bundle, &tls.identity.authority.pem).unwrap();
+        Connection::connect(endpoint.clone()).await.unwrap();
+        std::fs::remove_file(&bundle).unwrap();
+        Connection::connect(endpoint).await.unwrap();
+    });
 }
 
 #[test]
