@@ -1,4 +1,5 @@
-//! What happens to the cluster: a slot moves while its lock is fought over, and a master dies and comes back.
+//! Faults of the cluster: a slot moves while its lock is contended, and a master dies and comes
+//! back.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -11,14 +12,15 @@ use crate::screen::{grouped, span};
 use crate::stage::{Stage, Stop};
 use crate::{Failure, LOCKS};
 
-/// How long the processes fight between two things that happen.
+/// Time between two faults.
 const SCENE: Duration = Duration::from_millis(2500);
 
-/// No failover is faster: before a master may be replaced, the others must have missed it for the node timeout of the test
-/// kit's clusters, a second. What is granted earlier was granted by the master that was killed.
+/// Shorter than any failover: a master is replaced only after the node timeout of the kit's
+/// clusters, a second. Earlier grants are those of the killed master.
 const NO_FAILOVER_YET: Duration = Duration::from_millis(500);
 
-/// The lock whose slot moves, and the lock whose master dies. Lock `n` is at master `n` in the beginning.
+/// The lock whose slot moves, and the lock whose master dies. Lock `n` is at master `n` in the
+/// beginning.
 const MOVED: usize = 1;
 const ORPHANED: usize = 0;
 
@@ -113,7 +115,7 @@ impl Stage {
             cluster.addr(ORPHANED)
         ));
         let from = killed + u64::try_from(NO_FAILOVER_YET.as_micros())?;
-        let (heir, at) = self
+        let (next, at) = self
             .until("the failover", |worker, event| match *event {
                 Event::Holding {
                     lock: ORPHANED, at, ..
@@ -123,7 +125,7 @@ impl Stage {
             .await?;
         self.screen.note(&format!(
             "its replica took over: process {} got {:?} after {}; meanwhile the other locks changed hands {} times",
-            heir + 1,
+            next + 1,
             LOCKS[ORPHANED],
             span(at.saturating_sub(killed)),
             grouped(others(self) - before)
@@ -144,7 +146,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Lets them fight until `job` is done.
+    /// Lets the workers run until `job` is done.
     async fn meanwhile(&mut self, job: impl Future<Output = ()> + 'static) -> Result<(), Stop> {
         let job = tokio::task::spawn_local(job);
         while !job.is_finished() {

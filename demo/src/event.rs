@@ -1,11 +1,12 @@
-//! What a worker tells the orchestrator: one line of text an event, on its standard output.
+//! Events from a worker to the orchestrator: one line of text each, on the worker's standard
+//! output.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::SystemTime;
 
-/// Something that happened in a worker. Times are microseconds of the wall clock, which the processes of one machine
-/// share; locks are indices into [`LOCKS`](crate::LOCKS).
+/// An event of a worker. Times are microseconds of the wall clock, which the processes of one
+/// machine share; locks are indices into [`LOCKS`](crate::LOCKS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A task got a lock, after waiting `waited` microseconds for it.
@@ -16,20 +17,20 @@ pub(crate) enum Event {
         at: u64,
         waited: u64,
     },
-    /// The holder was asked to stay, has read the ledger, not written it, and waits for what will happen to it.
+    /// The holder follows the order to linger: it has read the ledger, not written it, and waits.
     Lingering {
         lock: usize,
         task: usize,
         token: u64,
     },
-    /// The ledger took the update; the lock is released right after `at`.
+    /// The ledger accepted the update; the lock is released right after `at`.
     Releasing {
         lock: usize,
         task: usize,
         token: u64,
         at: u64,
     },
-    /// The ledger refused the write: it has seen a newer token. `held` is what the guard said of itself.
+    /// The ledger refused the write: it has seen a newer token. `held` is the guard's `is_held`.
     Refused {
         lock: usize,
         task: usize,

@@ -1,4 +1,4 @@
-//! The worker processes: started, listened to, told to linger, killed, frozen and woken.
+//! The worker processes: start, events, orders, SIGKILL, SIGSTOP and SIGCONT.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,22 +14,22 @@ use tokio::sync::mpsc;
 use crate::event::Event;
 use crate::{Mode, URL_VARIABLE, WORKERS};
 
-/// How long the workers may take to end their critical sections when told to stop.
+/// Upper bound on the time in which the workers end their critical sections and stop.
 const STOP: Duration = Duration::from_secs(10);
 
 /// The worker processes; dropping it kills them.
 pub(crate) struct Fleet {
     workers: Vec<Worker>,
-    heard: mpsc::Receiver<Heard>,
+    heard: mpsc::Receiver<FromWorker>,
 }
 
-/// What came from worker number `worker`; no event when its output ended.
-pub(crate) struct Heard {
+/// An event of worker number `worker`; no event when its output ended.
+pub(crate) struct FromWorker {
     pub(crate) worker: usize,
     pub(crate) event: Option<Event>,
 }
 
-/// How a worker is.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
@@ -52,7 +52,7 @@ impl Fleet {
         mode: Mode,
     ) -> io::Result<Self> {
         let program = std::env::current_exe()?;
-        // Bounded: if the orchestrator falls behind, the pipes fill and the workers wait for it.
+        // Bounded: when the orchestrator falls behind, the pipes fill and the workers wait.
         let (tell, heard) = mpsc::channel(4096);
         let mut workers = Vec::new();
         for worker in 0..WORKERS {
@@ -66,7 +66,8 @@ impl Fleet {
                 .env(URL_VARIABLE, url)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                // A group of its own: Ctrl-C on the terminal is for the orchestrator alone, which then cleans up.
+                // A group of its own: Ctrl-C on the terminal is for the orchestrator alone, which
+                // then cleans up.
                 .process_group(0)
                 .kill_on_drop(true)
                 .spawn()?;
@@ -83,12 +84,12 @@ impl Fleet {
         Ok(Self { workers, heard })
     }
 
-    /// The next thing a worker says; `None` when all have ended.
+    /// The next event of a worker; `None` when all have ended.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Heard> {
+    pub(crate) async fn next(&mut self) -> Option<FromWorker> {
         self.heard.recv().await
     }
 
@@ -100,7 +101,7 @@ impl Fleet {
         self.workers[worker].state
     }
 
-    /// Asks for the next hold to be kept until something happens.
+    /// Orders `worker` to keep its next hold.
     pub(crate) async fn linger(&mut self, worker: usize) -> io::Result<()> {
         self.workers[worker].orders.write_all(b"linger\n").await
     }
@@ -125,25 +126,26 @@ impl Fleet {
         Ok(())
     }
 
-    /// Tells all to stop. What they still say is there to be read with [`next`](Self::next).
+    /// Orders all to stop. Their remaining events can be read with [`next`](Self::next).
     pub(crate) async fn stop(&mut self) {
         for worker in &mut self.workers {
-            // Whoever does not listen any more has ended.
+            // An error means that the worker has ended.
             _ = worker.orders.write_all(b"stop\n").await;
         }
     }
 
-    /// Waits for the end of worker number `worker`, which was told to stop or has closed its output.
+    /// Waits for the end of worker number `worker`, which was told to stop or has closed its
+    /// output.
     pub(crate) async fn ended(&mut self, worker: usize) -> io::Result<ExitStatus> {
         let wait = tokio::time::timeout(STOP, self.workers[worker].child.wait());
         wait.await
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "it does not stop"))?
     }
 
-    /// Kills whoever is left, frozen or not, and waits until all are gone.
+    /// Kills the remaining workers, frozen or not, and waits until all are gone.
     pub(crate) async fn end(&mut self) {
         for worker in &mut self.workers {
-            // An error says that it has ended before.
+            // An error means that it has ended before.
             _ = worker.child.kill().await;
         }
     }
@@ -156,12 +158,12 @@ impl Fleet {
     }
 }
 
-async fn listen(worker: usize, output: ChildStdout, tell: mpsc::Sender<Heard>) {
+async fn listen(worker: usize, output: ChildStdout, tell: mpsc::Sender<FromWorker>) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let event = line.parse().unwrap_or_else(Event::Trouble);
         if tell
-            .send(Heard {
+            .send(FromWorker {
                 worker,
                 event: Some(event),
             })
@@ -172,7 +174,7 @@ async fn listen(worker: usize, output: ChildStdout, tell: mpsc::Sender<Heard>) {
         }
     }
     _ = tell
-        .send(Heard {
+        .send(FromWorker {
             worker,
             event: None,
         })

@@ -1,9 +1,10 @@
-//! `make demo`: four processes of sixteen tasks fight over three locks. What a lock protects is a number in a file, which
-//! its holder reads, changes and writes back. One process is killed while it holds a lock, another one is frozen past
-//! its lease and woken, and in the end not one update may be missing.
+//! `make demo`: four processes of sixteen tasks contend for three locks. A lock protects a number
+//! in a file, which its holder reads, changes and writes back. One process is killed while it holds
+//! a lock, another one is frozen past its lease and woken, and in the end not one update may be
+//! missing.
 //!
-//! `make demo-cluster`: the same on a cluster with a lock on each of its masters. A master is killed and comes back as a
-//! replica, and the slot of a lock moves, while the locks are in use.
+//! `make demo-cluster`: the same on a cluster with a lock on each of its masters. A master is
+//! killed and comes back as a replica, and the slot of a lock moves, while the locks are in use.
 //!
 //! Exit status: 0, 1 when an update was lost, 2 when the demo could not run.
 
@@ -22,12 +23,12 @@ use std::time::Duration;
 use stage::Ending;
 use tokio::task::LocalSet;
 
-/// What is fought over. Each name is a lock and a ledger.
+/// The contended resources. Each name is a lock and a ledger.
 pub(crate) const LOCKS: [&str; 3] = ["stock", "orders", "payments"];
 pub(crate) const WORKERS: usize = 4;
 pub(crate) const TASKS: usize = 16;
 
-/// Short, so that what happens when one runs out is soon seen.
+/// Short, so that a lease soon runs out.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
 /// The first argument of a worker process, and the option that takes the locks away.
@@ -35,20 +36,20 @@ pub(crate) const WORKER: &str = "worker";
 const WITHOUT_LOCKS: &str = "--without-locks";
 const CLUSTER: &str = "--cluster";
 
-/// How a worker is told where the server is.
+/// The environment variable with the server's URL for a worker.
 pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_DEMO_URL";
 
-/// Whatever keeps the demo from running.
+/// An error that keeps the demo from running.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What is shown.
+/// The variant of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// One server, and faults of the workers.
     Server,
     /// A cluster, and faults of its nodes besides.
     Cluster,
-    /// What the locks are for.
+    /// One server, and no locks.
     WithoutLocks,
 }
 

@@ -1,4 +1,4 @@
-//! What is seen: in place on a terminal, line after line elsewhere.
+//! Output: in place on a terminal, line after line elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::fleet::State;
 use crate::stats::{Stats, Summary};
 use crate::{LEASE, LOCKS, TASKS, WORKERS};
 
-/// How often a picture is drawn on a terminal, and a line written elsewhere.
+/// Interval between two frames on a terminal, and between two lines elsewhere.
 const FRAME: Duration = Duration::from_millis(100);
 const LINE: Duration = Duration::from_secs(1);
 
@@ -16,15 +16,15 @@ pub(crate) struct Screen {
     started: Instant,
     in_place: bool,
     title: String,
-    /// What has happened, with the second it happened in.
+    /// Notable events, with the second in which they happened.
     notes: Vec<String>,
-    /// Lines of the picture that stands on the terminal, to be drawn over by the next one.
+    /// Number of lines of the current frame, which the next one overwrites.
     drawn: usize,
     next: Instant,
 }
 
 impl Screen {
-    /// `server` says what is under test.
+    /// `server` describes the server under test.
     pub(crate) fn new(server: &str) -> Self {
         let title = format!(
             "leasehold: {WORKERS} processes of {TASKS} tasks fight over {} locks, lease {} s, {server}",
@@ -47,7 +47,7 @@ impl Screen {
         }
     }
 
-    /// Something that the reader should see happen.
+    /// Adds a notable event.
     pub(crate) fn note(&mut self, text: &str) {
         let note = format!("{:5.1} s  {text}", self.started.elapsed().as_secs_f64());
         if !self.in_place {
@@ -55,12 +55,12 @@ impl Screen {
         }
         self.notes.push(note);
         if self.in_place {
-            // On the next occasion, rather than with the next frame.
+            // At once, rather than with the next frame.
             self.next = Instant::now();
         }
     }
 
-    /// Shows how things are, if it is time to.
+    /// Shows the current state, if it is time to.
     pub(crate) fn show(&mut self, stats: &mut Stats, states: impl Iterator<Item = State>) {
         let now = Instant::now();
         if now < self.next {
@@ -84,7 +84,7 @@ impl Screen {
         }
     }
 
-    /// Shows how things ended.
+    /// Shows the final state.
     pub(crate) fn last(&mut self, stats: &mut Stats, states: impl Iterator<Item = State>) {
         if self.in_place {
             self.next = Instant::now();
@@ -136,8 +136,8 @@ impl Screen {
         lines
     }
 
-    /// Draws over what stands there. A line that is wider than the terminal would wrap and break the count of lines, so
-    /// wrapping is off meanwhile.
+    /// Overwrites the last frame. A line that is wider than the terminal would wrap and break the
+    /// count of lines, so wrapping is off meanwhile.
     fn draw(&mut self, lines: &[String]) {
         let mut frame = String::from("\x1b[?7l");
         if self.drawn > 0 {
@@ -153,7 +153,8 @@ impl Screen {
     }
 }
 
-/// The closing table. `commands` are those that the server got during the run, if they were counted.
+/// The closing table. `commands` are those that the server got during the run, if they were
+/// counted.
 pub(crate) fn table(summary: &Summary, commands: Option<u64>) {
     let mut rows = vec![
         ("updates in the ledgers", grouped(summary.updates)),
@@ -205,7 +206,7 @@ fn who(stats: &Stats, lock: usize) -> String {
     }
 }
 
-/// Microseconds in the unit that suits them.
+/// Microseconds in a suitable unit.
 pub(crate) fn span(micros: u64) -> String {
     if micros < 10_000 {
         format!("{micros} µs")
@@ -227,7 +228,7 @@ pub(crate) fn grouped(n: u64) -> String {
     out
 }
 
-/// Standard output may be closed, as by `| head`; then nobody is looking, and the run goes on.
+/// Standard output may be closed, as by `| head`; the run goes on without it.
 pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
     _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

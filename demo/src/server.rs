@@ -1,4 +1,4 @@
-//! The servers that the demo runs against, and what they count themselves.
+//! The servers that the demo runs against, and their statistics.
 
 use std::panic;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use leasehold_testkit::{Cluster, Server};
 
 use crate::{Failure, Mode};
 
-/// What a client sends by itself. The counters of the server make no difference between these and what scripts call,
-/// so the commands that only the scripts use are left out by name.
+/// Commands that clients send themselves. The server's counters do not distinguish them from
+/// commands of scripts, so those that only the scripts use are left out by name.
 const SENT: [&str; 8] = [
     "evalsha",
     "eval",
@@ -24,29 +24,32 @@ const SENT: [&str; 8] = [
 /// A server, private or the user's, or a cluster.
 pub(crate) struct Target {
     pub(crate) url: String,
-    /// To the server, or to one of the cluster's.
+    /// A connection to the server, or to one of the cluster's nodes.
     connection: Connection,
     pub(crate) private: Private,
 }
 
-/// What was started for the demo, and stops when dropped.
+/// Servers that were started for the demo, and stop when dropped.
 pub(crate) enum Private {
-    /// The user has a server.
+    /// The user's server is used.
     None,
     #[expect(dead_code, reason = "kept for its end")]
     Server(Server),
-    /// Shared with what is done to it while the demo goes on.
+    /// Shared with the faults that are injected while the demo runs.
     Cluster(Rc<Cluster>),
 }
 
 impl Target {
-    /// The server at `LEASEHOLD_URL`, or else one of our own; a cluster is always our own, for its nodes are killed.
+    /// The server at `LEASEHOLD_URL`, or else one of our own; a cluster is always our own, for its
+    /// nodes are killed.
     pub(crate) async fn find(mode: Mode) -> Result<Self, Failure> {
         let (url, member, private) = match std::env::var("LEASEHOLD_URL") {
             _ if mode == Mode::Cluster => {
-                // Only to see that servers can be started: why not is then told of one, and not of six.
+                // Only to check that servers can be started: an error is then reported once, not
+                // six times.
                 private().await?.stop();
-                // Or the slots of the others would not be served either until a failover is over.
+                // Otherwise the slots of the other masters would not be served either until the
+                // failover is over.
                 let cluster = Cluster::builder()
                     .config("cluster-require-full-coverage no")
                     .start()
@@ -88,7 +91,7 @@ impl Target {
         })
     }
 
-    /// How many commands clients have sent so far: commands of scripts do not count.
+    /// Number of commands that clients have sent so far, without commands of scripts.
     pub(crate) async fn commands(&self) -> Result<u64, Failure> {
         // cmdstat_evalsha:calls=7,usec=61,…
         let calls = |line: &str| {
@@ -116,8 +119,8 @@ impl Target {
     }
 }
 
-/// Starts a server of our own. The test kit panics when it cannot, as a test should; here that is an ordinary failure,
-/// to be told in one line.
+/// Starts a server of our own. The test kit panics when it cannot, as a test should; here that is
+/// an ordinary failure, reported in one line.
 async fn private() -> Result<Server, Failure> {
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));

@@ -1,4 +1,4 @@
-//! What happens in the demo, in the order in which it happens.
+//! The course of the demo.
 
 use std::time::{Duration, Instant};
 
@@ -13,42 +13,42 @@ use crate::server::{Private, Target};
 use crate::stats::Stats;
 use crate::{Failure, LEASE, LOCKS, Mode, WORKERS, cluster};
 
-/// How long the processes fight before, between and after the two faults.
+/// Time before, between and after the two faults.
 const SCENE: Duration = Duration::from_secs(5);
 
-/// How much longer than its lease the frozen process stays frozen.
+/// Time the frozen process stays frozen beyond its lease.
 const OVERSLEEP: Duration = Duration::from_secs(1);
 
-/// The longest the demo waits for anything in particular. Far above what it takes, so that it says that something is
-/// wrong rather than that the machine is slow.
+/// Upper bound on each wait. Far above the usual time, so that reaching it means an error rather
+/// than a slow machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Who is struck: any would do.
+/// The workers that are killed and frozen: any would do.
 const KILLED: usize = 1;
 const FROZEN: usize = 2;
 
-/// How it ended.
+/// The end of the run.
 pub(crate) enum Ending {
     /// Every update is there.
     Whole,
-    /// So many are not.
+    /// Number of lost updates.
     Lost(u64),
     /// By Ctrl-C or SIGTERM.
     Interrupted,
 }
 
-/// The run, as far as it has come.
+/// The state of the run.
 pub(crate) struct Stage {
     fleet: Fleet,
     pub(crate) stats: Stats,
     pub(crate) screen: Screen,
     interrupt: Signal,
     terminate: Signal,
-    /// The first thing that went wrong in a worker, to be told once.
+    /// The first error of a worker, to be reported once.
     trouble: Option<String>,
 }
 
-/// Why the run stops early.
+/// The reason for an early end.
 pub(crate) enum Stop {
     Interrupted,
     Failed(Failure),
@@ -60,7 +60,7 @@ impl<E: Into<Failure>> From<E> for Stop {
     }
 }
 
-/// Somebody's hold of a lock.
+/// A hold of a lock.
 #[derive(Clone, Copy)]
 struct Hold {
     lock: usize,
@@ -68,7 +68,7 @@ struct Hold {
     token: u64,
 }
 
-/// Runs the demo. Whatever way it ends, processes, server and files are gone when it returns.
+/// Runs the demo. Processes, server and files are gone when it returns, also after an error.
 pub(crate) async fn perform(mode: Mode) -> Result<Ending, Failure> {
     let target = Target::find(mode).await?;
     let directory = Scratch::new();
@@ -100,7 +100,7 @@ pub(crate) async fn perform(mode: Mode) -> Result<Ending, Failure> {
         Err(Stop::Failed(failure)) => return Err(failure),
     }
     let commands = match &target.private {
-        // Of many servers, and one that was restarted has forgotten its count.
+        // The counts of several servers cannot be added: one that was restarted begins at 0.
         Private::Cluster(_) => None,
         Private::None | Private::Server(_) => Some(target.commands().await? - before),
     };
@@ -116,7 +116,7 @@ pub(crate) async fn perform(mode: Mode) -> Result<Ending, Failure> {
 }
 
 impl Stage {
-    /// A fight, a killed holder, a fight, a frozen holder, a fight.
+    /// Contention, with a killed holder and a frozen holder in between.
     async fn play(&mut self) -> Result<(), Stop> {
         self.fight(SCENE).await?;
         self.kill_a_holder().await?;
@@ -159,10 +159,11 @@ impl Stage {
             LOCKS[hold.lock],
             hold.token
         ));
-        let heir = self.takeover(hold, frozen).await?;
-        // The heir has to write before the sleeper wakes, or there would be nothing stale about the sleeper's write.
-        self.until("the heir's update", |_, event| {
-            matches!(event, Event::Releasing { lock, token, .. } if *lock == hold.lock && *token >= heir).then_some(())
+        let next = self.takeover(hold, frozen).await?;
+        // The next holder has to write before the frozen one wakes, or the late write would not be
+        // stale.
+        self.until("the next's update", |_, event| {
+            matches!(event, Event::Releasing { lock, token, .. } if *lock == hold.lock && *token >= next).then_some(())
         })
         .await?;
         let asleep = Duration::from_micros(micros().saturating_sub(frozen));
@@ -206,7 +207,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Has `worker` keep the next lock it gets, and waits until it has one.
+    /// Makes `worker` keep the next lock it gets, and waits until it has one.
     async fn lingering(&mut self, worker: usize) -> Result<Hold, Stop> {
         self.fleet.linger(worker).await?;
         self.until("a holder that lingers", |who, event| match *event {
@@ -218,9 +219,9 @@ impl Stage {
         .await
     }
 
-    /// Waits until somebody else has the lock of `hold`; returns the token that goes with it.
+    /// Waits until another task has the lock of `hold`; returns its token.
     async fn takeover(&mut self, hold: Hold, since: u64) -> Result<u64, Stop> {
-        let (heir, token, at) = self
+        let (next, token, at) = self
             .until("the take-over", |worker, event| match *event {
                 Event::Holding {
                     lock, token, at, ..
@@ -230,14 +231,14 @@ impl Stage {
             .await?;
         self.screen.note(&format!(
             "process {} took {:?} over after {}, token {token}",
-            heir + 1,
+            next + 1,
             LOCKS[hold.lock],
             span(at.saturating_sub(since))
         ));
         Ok(token)
     }
 
-    /// Lets them fight for `time`.
+    /// Lets the workers run for `time`.
     pub(crate) async fn fight(&mut self, time: Duration) -> Result<(), Stop> {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -246,7 +247,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Lets them fight until `wanted` finds in an event what it looks for.
+    /// Lets the workers run until `wanted` accepts an event.
     pub(crate) async fn until<T>(
         &mut self,
         what: &str,
@@ -273,7 +274,7 @@ impl Stage {
         ))
     }
 
-    /// Takes in one event, if one comes soon, and shows how things are.
+    /// Handles one event, if one comes soon, and shows the current state.
     pub(crate) async fn step(&mut self, end: Instant) -> Result<Option<(usize, Event)>, Stop> {
         self.screen.show(&mut self.stats, self.fleet.states());
         let soon = end.min(Instant::now() + Duration::from_millis(50));
@@ -296,7 +297,7 @@ impl Stage {
         }
     }
 
-    /// Stops the workers and takes in the last of what they say, up to the end of their outputs.
+    /// Stops the workers and handles their remaining events, up to the end of their outputs.
     pub(crate) async fn finish(&mut self) -> Result<(), Stop> {
         self.fleet.stop().await;
         let last = async {
@@ -328,7 +329,7 @@ impl Stage {
         self.stats.note(worker, event);
         if let Event::Trouble(text) = event {
             let text = format!("process {}: {text}", worker + 1);
-            // One line for the first; a server that is gone makes hundreds.
+            // One line for the first error; a dead server causes hundreds.
             if self.trouble.is_none() {
                 self.screen.note(&text);
                 self.trouble = Some(text);

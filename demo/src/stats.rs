@@ -1,4 +1,4 @@
-//! What the demo counts: from the events of all workers to the closing table.
+//! Statistics of the demo, from the events of all workers to the closing table.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -8,28 +8,29 @@ use leasehold_testkit::ledger::Ledger;
 use crate::LOCKS;
 use crate::event::Event;
 
-/// Everything heard so far.
+/// Statistics of all events so far.
 pub(crate) struct Stats {
     locks: Vec<Lock>,
     /// Writes that the ledger refused because it had seen a newer token.
     refused: u64,
-    /// The longest anyone waited for a lock, in microseconds.
+    /// The longest wait for a lock, in microseconds.
     longest_wait: u64,
-    /// When the last hand-offs took place, for the rate of the moment: the ends of the last few ticks.
+    /// Counts of hand-offs at the ends of the last few ticks, for the current rate.
     ticks: Vec<(Instant, u64)>,
 }
 
 /// One lock.
 #[derive(Default)]
 struct Lock {
-    /// Holds that have not ended, by worker and task. More than one when somebody was frozen or killed.
+    /// Holds that have not ended, by worker and task. More than one after a holder was frozen or
+    /// killed.
     open: HashMap<(usize, usize), Hold>,
     ended: Vec<Hold>,
-    /// The hold with the highest token, and whose it is.
+    /// The hold with the highest token, and its holder.
     newest: Option<Holder>,
 }
 
-/// One acquisition of a lock and what became of it.
+/// One acquisition of a lock and its end.
 #[derive(Clone, Copy)]
 struct Hold {
     worker: usize,
@@ -39,7 +40,7 @@ struct Hold {
     releasing: Option<u64>,
 }
 
-/// Who holds a lock, or held it last.
+/// The current or last holder of a lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Holder {
     pub(crate) worker: usize,
@@ -48,13 +49,13 @@ pub(crate) struct Holder {
     pub(crate) holds: bool,
 }
 
-/// What the run comes to. Times are microseconds.
+/// The result of a run. Times are microseconds.
 pub(crate) struct Summary {
-    /// Updates that the ledgers took.
+    /// Updates that the ledgers accepted.
     pub(crate) updates: u64,
-    /// Times a lock went from one that released it to the next.
+    /// Number of times a lock passed to the next holder by a release.
     pub(crate) handoffs: u64,
-    /// Times a lock went on because its lease ran out.
+    /// Number of times a lock passed to the next holder because its lease ran out.
     pub(crate) takeovers: u64,
     /// Accepted updates that another one overwrote.
     pub(crate) lost: u64,
@@ -62,7 +63,7 @@ pub(crate) struct Summary {
     pub(crate) longest_wait: u64,
     pub(crate) p50: u64,
     pub(crate) p99: u64,
-    /// How many of the hand-offs went to another process, and how long half of these took at most.
+    /// Number of hand-offs to another process, and their median.
     pub(crate) crossings: u64,
     pub(crate) crossing_p50: u64,
 }
@@ -77,7 +78,7 @@ impl Stats {
         }
     }
 
-    /// Takes in what `worker` said.
+    /// Counts an event of `worker`.
     pub(crate) fn note(&mut self, worker: usize, event: &Event) {
         match *event {
             Event::Holding {
@@ -113,7 +114,8 @@ impl Stats {
         self.locks.iter().map(Lock::holds).sum()
     }
 
-    /// Locks taken in the last second, counted over the ticks since the one before that second began.
+    /// Locks taken in the last second, counted over the ticks since the one before that second
+    /// began.
     pub(crate) fn rate(&mut self, now: Instant) -> u64 {
         self.ticks.push((now, self.holds()));
         let old = self
@@ -149,12 +151,13 @@ impl Stats {
         self.longest_wait
     }
 
-    /// The end of it. What became of the updates, the ledgers know: also of those of the process that was killed.
+    /// The result of the run. The ledgers know the updates, those of the killed process among them.
     pub(crate) fn summary(mut self, ledgers: &[Ledger]) -> Summary {
         let (mut latencies, mut crossings) = (Vec::new(), Vec::new());
         let mut takeovers = 0;
         for lock in &mut self.locks {
-            // By token, which is the order in which the server granted; the pipes of the workers are not in step.
+            // By token, which is the order of the grants at the server; the workers' pipes are not
+            // synchronised.
             for pair in lock.in_order().windows(2) {
                 let Some(releasing) = pair[0].releasing else {
                     takeovers += 1;

@@ -1,7 +1,8 @@
-//! A worker process: sixteen tasks that fight over the locks until told to stop.
+//! A worker process: sixteen tasks that contend for the locks until it is stopped.
 //!
-//! It obeys two words on its standard input: `linger`, and `stop`. When that pipe closes, the orchestrator is gone and
-//! the worker ends at once; whatever it holds then ends with its lease, as it does for any program that dies.
+//! It takes two orders on its standard input: `linger`, and `stop`. When that pipe closes, the
+//! orchestrator is gone and the worker ends at once; its holds then end with their leases, as they
+//! do for any program that dies.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
@@ -18,19 +19,20 @@ use tokio::sync::watch;
 use crate::event::{Event, micros};
 use crate::{LEASE, LOCKS, Mode, TASKS};
 
-/// How long a critical section takes between its read and its write. Without a lock, this is where updates get lost.
+/// Time between the read and the write of a critical section. Without a lock, updates are lost
+/// here.
 const WORK: Duration = Duration::from_millis(1);
 
-/// How long a task rests after it could not get a lock, so that a dead server is not hammered.
+/// Pause of a task after a failed attempt, which limits the load on a server in trouble.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The longest a lingering task stays if nothing is done to it.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper bound on the time a task lingers.
+const LINGER: Duration = Duration::from_secs(30);
 
-/// What the tasks of a process share.
+/// State shared by the tasks of a process.
 struct Worker {
     mode: Mode,
-    /// Absent when the demo is to show what happens without locks.
+    /// Absent when the demo runs without locks.
     locks: Option<Locks>,
     ledgers: Vec<Ledger>,
     /// Set by `linger`; the next task that gets a lock takes it.
@@ -58,7 +60,7 @@ async fn run(
     namespace: &str,
     mode: Mode,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
-    // Not an argument: a URL may hold a password, and arguments are there for everyone to see.
+    // Not an argument: a URL may contain a password, and arguments are visible to other users.
     let url = std::env::var(crate::URL_VARIABLE)?;
     let locks = match mode {
         Mode::WithoutLocks => None,
@@ -83,7 +85,7 @@ async fn run(
         stop,
     });
 
-    // A thread of its own, for there is no way to take back a read of standard input.
+    // A thread of its own, because a read of standard input cannot be cancelled.
     let (listener, files) = (Arc::clone(&worker), PathBuf::from(directory));
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {
@@ -108,8 +110,8 @@ async fn run(
 }
 
 impl Worker {
-    /// One task: the same lock time and again, until told to stop. So a lock whose holder is gone holds up only those
-    /// who want it.
+    /// One task: takes the same lock again and again, until it is stopped. So a lock whose holder
+    /// is gone delays only its own tasks.
     async fn work(self: Arc<Self>, task: usize) {
         while !*self.stop.borrow() {
             if let Err(error) = self.turn(task, task % LOCKS.len()).await {
@@ -119,19 +121,20 @@ impl Worker {
         }
     }
 
-    /// Takes the lock, adds one to what the ledger says, releases.
+    /// Takes the lock, adds one to the ledger's value, releases.
     async fn turn(&self, task: usize, lock: usize) -> Result<(), Box<dyn Error + Send + Sync>> {
         let asked = micros();
         let guard = match &self.locks {
             Some(locks) => tokio::select! {
                 biased;
-                // Dropping the other future takes this task out of the queue; a critical section is seen through.
+                // Dropping the other future takes this task out of the queue; a critical section is
+                // seen through.
                 () = self.stopped() => return Ok(()),
                 guard = async { locks.mutex(LOCKS[lock]).lock().await } => Some(guard?),
             },
             None => None,
         };
-        // Without locks all have the same token, and the ledger takes from everyone.
+        // Without locks all have the same token, and the ledger refuses none.
         let token = guard.as_ref().map_or(1, |guard| guard.token().as_u64());
         let at = micros();
         say(&Event::Holding {
@@ -150,10 +153,12 @@ impl Worker {
             held: guard.as_ref().is_some_and(Guard::is_held),
         };
         let value = match self.mode {
-            // One server that lives does not grant a lock twice: what is read stays so as long as the guard is held.
+            // One server that lives does not grant a lock twice: what is read stays so as long as
+            // the guard is held.
             Mode::Server | Mode::WithoutLocks => Ok(ledger.read()),
-            // A failover may forget a grant, and then two hold the lock. The older one must not write between the read and
-            // the write of the newer one, so the storage hears of the token when it is read.
+            // A failover may lose a grant, and then two hold the lock. The older one must not write
+            // between the read and the write of the newer one, so the ledger learns the token when
+            // it is read.
             Mode::Cluster => ledger.begin(token),
         };
         let Ok(value) = value else {
@@ -183,15 +188,16 @@ impl Worker {
     }
 
     async fn stopped(&self) {
-        // An error says that the sender is gone, which ends the process anyway.
+        // An error means that the sender is gone, which ends the process anyway.
         _ = self.stop.clone().wait_for(|stopped| *stopped).await;
     }
 }
 
-/// Holds on, for the orchestrator to strike. A process that is frozen here past its lease and then woken goes on to
-/// write, as a program does that never asks its guard: the ledger is what must stop it.
+/// Keeps the lock while the orchestrator kills or freezes the process. A process that is frozen
+/// here past its lease and then woken goes on to write, as a program does that never checks its
+/// guard: the ledger has to refuse it.
 async fn linger(guard: &Guard) {
-    _ = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    _ = tokio::time::timeout(LINGER, guard.lost()).await;
 }
 
 /// One line, one write: the lines of sixteen tasks do not mix.
