@@ -1,6 +1,7 @@
-//! An allocator that counts while it is asked to.
+//! An allocator that counts between two calls.
 //!
-//! Off, it costs one relaxed load a call, so the clients that allocate most are not slowed by being measured.
+//! Off, it costs one relaxed load a call, so the clients that allocate most are not slowed by being
+//! measured.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -12,7 +13,7 @@ static BYTES: AtomicU64 = AtomicU64::new(0);
 /// The global allocator of the benchmark.
 pub struct Counting;
 
-/// What was allocated between [`start`] and [`stop`], by all threads.
+/// Allocations of all threads between [`start`] and [`stop`].
 #[derive(Clone, Copy, Debug)]
 pub struct Allocated {
     /// Calls of `alloc`, `alloc_zeroed` and `realloc`.

@@ -1,4 +1,4 @@
-//! What a candidate has to do to be measured.
+//! The interface of a candidate.
 
 use std::future::Future;
 
@@ -28,6 +28,6 @@ pub trait Locker: Clone + Send + Sync + 'static {
     /// Waits for the lock at `key`; `waiter` is this task's number, below the number announced.
     fn lock(&self, key: &str, waiter: usize) -> impl Future<Output = Self::Guard> + Send;
 
-    /// Gives it back.
+    /// Releases it.
     fn unlock(&self, guard: Self::Guard) -> impl Future<Output = ()> + Send;
 }

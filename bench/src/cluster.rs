@@ -10,8 +10,8 @@ use crate::cpu;
 use crate::floor::raw_blocking::RawBlocking;
 use crate::scripts::{ACQUIRE, RELEASE};
 
-/// How long anything a cluster has to do may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper bound on each wait for the cluster.
+const BOUND: Duration = Duration::from_secs(30);
 
 const SLOTS: usize = 16384;
 
@@ -31,8 +31,8 @@ struct Member {
 }
 
 impl Cluster {
-    /// Starts `masters` that share the slots, each with a replica if asked for, and waits until all agree. What the
-    /// nodes run on is left to the scheduler.
+    /// Starts `masters` that share the slots, each with a replica if asked for, and waits until all
+    /// agree. The nodes are not pinned to CPUs.
     pub fn start(
         program: &Path,
         masters: usize,
@@ -62,7 +62,7 @@ impl Cluster {
         self.members[member].port
     }
 
-    /// How many masters share the slots.
+    /// Number of masters with slots.
     pub fn masters(&self) -> usize {
         self.masters
     }
@@ -82,13 +82,14 @@ impl Cluster {
         child.wait().map(drop)
     }
 
-    /// Starts a killed node again; it remembers who it was.
+    /// Starts a killed node again, with its node id.
     pub fn restart(&mut self, member: usize) -> Result<()> {
         self.members[member].child = self.launch(self.members[member].port)?;
         Ok(())
     }
 
-    /// Waits until `replica` follows a master and has all of its data, and every node calls the cluster ok.
+    /// Waits until `replica` follows a master and has all of its data, and every node calls the
+    /// cluster ok.
     pub fn healed(&self, replica: usize) -> Result<()> {
         self.until(replica, &[b"INFO", b"replication"], "master_link_status:up")?;
         self.all_ok()
@@ -139,7 +140,8 @@ impl Cluster {
         for member in 0..self.members.len() {
             let id = self.until(member, &[b"CLUSTER", b"MYID"], "$40")?;
             ids.push(id.lines().nth(1).unwrap_or_default().to_owned());
-            // Epochs that differ from the start spare the cluster the elections that would make them differ.
+            // Epochs that differ from the start spare the cluster the elections that would make
+            // them differ.
             self.ok(
                 member,
                 &["CLUSTER", "SET-CONFIG-EPOCH", &(member + 1).to_string()],
@@ -155,7 +157,7 @@ impl Cluster {
                 .chain(slots.iter().map(String::as_str))
                 .collect();
             self.ok(master, &command)?;
-            // Everybody meets everybody: left to gossip alone it takes seconds.
+            // All nodes meet all others: gossip alone takes seconds.
             for other in master + 1..self.members.len() {
                 self.ok(
                     master,
@@ -202,7 +204,7 @@ impl Cluster {
 
     /// Asks `member` until the reply contains `wanted`.
     fn until(&self, member: usize, parts: &[&[u8]], wanted: &str) -> Result<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + BOUND;
         loop {
             let reply = RawBlocking::open(self.port(member))
                 .and_then(|mut connection| connection.call(parts));

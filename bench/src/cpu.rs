@@ -1,4 +1,4 @@
-//! Where processes run, and how long they ran.
+//! CPU placement and CPU time of processes.
 
 use std::fs;
 use std::io::Result;
@@ -49,7 +49,8 @@ pub fn first_and_last() -> Result<(usize, usize)> {
     Ok((first, allowed.next_back().unwrap_or(first)))
 }
 
-/// Runs `spawn` with this thread on `cpu`: the process that it starts inherits that, its threads too.
+/// Runs `spawn` with this thread on `cpu`: the process that it starts inherits that, its threads
+/// too.
 pub fn pinned<T>(cpu: usize, spawn: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = sched_getaffinity(None)?;
     let mut one = CpuSet::new();

@@ -1,4 +1,5 @@
-//! Rounds of samples: every candidate once a round, so that what disturbs the machine disturbs them alike.
+//! Rounds of samples: every candidate once a round, so that disturbances of the machine affect all
+//! alike.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -12,13 +13,13 @@ use crate::cpu;
 use crate::sample::{Figures, Request};
 use crate::server::Server;
 
-/// CPUs that others may keep busy during a sample; above it, the sample is repeated.
+/// CPUs that other processes may keep busy during a sample; above it, the sample is repeated.
 const DISTURBANCE: f64 = 0.12;
 
-/// How long and how often to measure.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Under three minutes in all, for a look.
+    /// Under three minutes in all, for a first look.
     Quick,
     /// For figures that are kept.
     Normal,
@@ -33,7 +34,7 @@ pub enum Placement {
     SameCpu,
     /// Each on its own: they can work at the same time.
     CrossCpu,
-    /// Wherever there is room, as the nodes of a cluster are.
+    /// Not pinned, as the nodes of a cluster.
     Anywhere,
 }
 
@@ -41,7 +42,7 @@ pub enum Placement {
 pub struct Harness {
     /// The private server.
     pub server: Server,
-    /// How much to measure.
+    /// The extent of the run.
     pub effort: Effort,
     cluster: OnceCell<Cluster>,
     program: PathBuf,
@@ -67,7 +68,7 @@ impl Harness {
         })
     }
 
-    /// Three masters without replicas, which nobody is ever told to replace; started when first asked for.
+    /// Three masters without replicas, never replaced; started at the first use.
     pub fn cluster(&self) -> Result<&Cluster> {
         if let Some(cluster) = self.cluster.get() {
             return Ok(cluster);
@@ -81,7 +82,7 @@ impl Harness {
         self.first_cpu != self.last_cpu
     }
 
-    /// Samples taken, and those among them that somebody else's work disturbed to the end.
+    /// Number of samples, and of those that other processes disturbed to the end.
     pub fn counts(&self) -> (u32, u32) {
         (self.samples.get(), self.disturbed.get())
     }
@@ -134,7 +135,7 @@ impl Harness {
         parse(&output)
     }
 
-    /// One sample that mostly waits: others on the machine are no reason to take it again.
+    /// One sample that mostly waits: it is not repeated when other processes use the machine.
     pub fn patient_sample(&self, request: &Request) -> Result<Figures> {
         self.samples.set(self.samples.get() + 1);
         parse(
@@ -147,7 +148,8 @@ impl Harness {
         )
     }
 
-    /// The standard output of `command` on the client's CPU; run again while others use the machine.
+    /// The standard output of `command` on the client's CPU; run again while others use the
+    /// machine.
     pub fn undisturbed(&self, placement: Placement, command: &mut Command) -> Result<String> {
         let tries = if self.effort == Effort::Quick { 1 } else { 4 };
         self.samples.set(self.samples.get() + 1);
@@ -164,7 +166,8 @@ impl Harness {
         unreachable!("there is at least one try")
     }
 
-    /// Runs `command`; its output, and how many CPUs were busy with something else meanwhile.
+    /// Runs `command`; its output, and the number of CPUs that were busy with other processes
+    /// meanwhile.
     fn watch(&self, placement: Placement, command: &mut Command) -> Result<(String, f64)> {
         let cluster = || self.cluster.get().map_or(0.0, Cluster::cpu_seconds);
         let busy =
@@ -191,7 +194,7 @@ impl Harness {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// This program, for whoever wraps it.
+    /// The path of this program, for programs that wrap it.
     pub fn program(&self) -> &Path {
         &self.program
     }
@@ -250,7 +253,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Shows where the run is, to somebody who is watching.
+/// Shows the progress on a terminal.
 fn progress(text: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{text}");

@@ -1,11 +1,11 @@
-//! Where the figures come from.
+//! The machine and the versions behind the figures.
 
 use std::fs;
 use std::process::Command;
 
 use crate::harness::{Effort, Harness};
 
-/// Machine, versions and the command that does it again.
+/// Machine, versions and the command that repeats the run.
 pub fn describe(harness: &Harness) -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo

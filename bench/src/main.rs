@@ -1,4 +1,5 @@
-//! leasehold beside hand-made floors and other clients, in one run: medians, and ratios within the run.
+//! leasehold beside hand-made floors and other clients, in one run: medians, and ratios within the
+//! run.
 
 mod alloc;
 mod client;
@@ -32,7 +33,7 @@ static ALLOCATOR: alloc::Counting = alloc::Counting;
 const USAGE: &str = "\
 Measures leasehold beside floors and other clients.
 
-  --quick        two short rounds: under three minutes, for a look
+  --quick        two short rounds: under three minutes, for a first look
   --full         clean builds as well: minutes more
   --only NAME    this work only; may be repeated
   --write        writes the figures to bench/RESULTS.md too; not with --only

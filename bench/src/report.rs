@@ -33,15 +33,15 @@ pub struct Aim {
     pub what: String,
     /// The floor's figure.
     pub floor: Option<f64>,
-    /// The best peer's.
+    /// The best peer's figure.
     pub peer: Option<f64>,
-    /// Ours.
+    /// Our figure.
     pub ours: Option<f64>,
-    /// What ours should be.
+    /// The aim.
     pub bound: Bound,
 }
 
-/// On which side of a figure it is good to be.
+/// The side of a figure on which an aim is met.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
     /// This or less.
@@ -51,7 +51,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Whether `figure` keeps it.
+    /// Whether `figure` meets it.
     pub fn holds(self, figure: f64) -> bool {
         match self {
             Self::AtMost(bound) => figure <= bound,
@@ -70,7 +70,7 @@ impl Bound {
 }
 
 impl Section {
-    /// A heading, the table and how it came about.
+    /// The heading, the table and how it was measured.
     pub fn to_markdown(&self) -> String {
         let header = std::iter::once(String::new())
             .chain(self.columns.iter().cloned())
@@ -118,8 +118,8 @@ pub fn aims(sections: &[Section]) -> String {
     table(rows)
 }
 
-/// Comments around the figures in RESULTS.md. What stands outside of them is written by hand, the reasons for missed aims
-/// among it.
+/// Comments around the figures in RESULTS.md. The text outside of them is written by hand, the
+/// reasons for missed aims among it.
 const BEGIN: &str = "<!-- figures: written by `make bench ARGS=--write` -->\n";
 const END: &str = "<!-- end of the figures -->\n";
 

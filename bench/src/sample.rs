@@ -1,4 +1,5 @@
-//! One candidate measured once, in a process of its own, so that no allocator, thread or cache is shared.
+//! One candidate measured once, in a process of its own, so that no allocator, thread or cache is
+//! shared.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,15 +9,15 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::cpu;
 
-/// What a sample measured, by name.
+/// The figures of a sample, by name.
 pub type Figures = BTreeMap<String, f64>;
 
-/// What a sample process is asked to do.
+/// The task of a sample process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// The work, by the name of its module.
     pub work: String,
-    /// Who does it.
+    /// The candidate.
     pub candidate: String,
     /// A variant of the work, if it has some.
     pub variant: String,
@@ -24,9 +25,9 @@ pub struct Request {
     pub port: u16,
     /// Threads of the runtime; 1 is the current-thread runtime.
     pub workers: usize,
-    /// How long to measure, where time is what ends it.
+    /// The duration, for works that are limited by time.
     pub millis: u64,
-    /// How often to do it, where a count is what ends it.
+    /// The count, for works that are limited by a count.
     pub count: u64,
 }
 
@@ -64,12 +65,13 @@ impl Request {
         })
     }
 
-    /// How long to measure.
+    /// The duration.
     pub fn duration(&self) -> Duration {
         Duration::from_millis(self.millis)
     }
 
-    /// Runs `future` as a task: what `block_on` runs is not a worker, and would pay a wake-up across threads each time.
+    /// Runs `future` as a task: what `block_on` runs is not a worker, and would pay a wake-up
+    /// across threads each time.
     pub fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
         let runtime = self.runtime();
         runtime.block_on(async { tokio::spawn(future).await.expect("a sample does not panic") })
@@ -97,8 +99,9 @@ pub fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Figures {
         .collect()
 }
 
-/// Repeats `step` for `duration`; the CPU seconds one step took on average, which others on the machine change less than
-/// the time on the wall. A step should take a microsecond at least, for the clock is read after each.
+/// Repeats `step` for `duration`; returns the CPU seconds of one step on average, which other
+/// processes affect less than wall time. A step should take a microsecond at least, for the clock
+/// is read after each.
 pub fn cpu_seconds_per_step(duration: Duration, mut step: impl FnMut()) -> f64 {
     let warm = Instant::now();
     while warm.elapsed() < duration / 10 {

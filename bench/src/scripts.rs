@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// Takes the lock at KEYS[1] for ARGV[1], for ARGV[2] milliseconds: 1, or 0 when somebody has it.
+/// Takes the lock at KEYS[1] for ARGV[1], for ARGV[2] milliseconds: 1, or 0 when it is held.
 pub static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 else return 0 end",
@@ -24,7 +24,7 @@ pub static TOGGLE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// The lease every candidate asks for, in milliseconds.
+/// The lease of every candidate, in milliseconds.
 pub const LEASE_MS: &str = "30000";
 
 /// A script and its digest.
@@ -45,7 +45,7 @@ impl Script {
     }
 }
 
-/// What one task locks, prepared before the clock starts.
+/// The lock of one task, prepared before the measurement.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Its own key: tasks never contend here.

@@ -14,11 +14,11 @@ use crate::scripts::{ACQUIRE, RELEASE, TOGGLE};
 pub struct Server {
     child: Child,
     dir: PathBuf,
-    /// Where it listens, on the loopback address.
+    /// Its port on the loopback address.
     pub port: u16,
     /// Its program.
     pub program: PathBuf,
-    /// What it says its version is.
+    /// Its version, as it reports it.
     pub version: String,
 }
 

@@ -1,4 +1,4 @@
-//! Any error line: no panic, and a class that fits its own words.
+//! Any error line: no panic, and consistent predicates.
 #![no_main]
 
 use leasehold_resp::{ServerError, ServerErrorKind};

@@ -1,4 +1,5 @@
-//! Bytes in pieces, the sizes of the pieces from the input: no panic, no runaway memory, and pushes as promised.
+//! Bytes in pieces, the sizes of the pieces from the input: no panic, no runaway memory, and pushes
+//! as promised.
 #![no_main]
 
 use leasehold_fuzz::{LIMITS, cut, decode};

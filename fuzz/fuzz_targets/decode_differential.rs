@@ -1,4 +1,5 @@
-//! The same bytes whole, byte by byte and in pieces: the same frames, the same error, the same rest.
+//! The same bytes whole, byte by byte and in pieces: the same frames, the same error, the same
+//! rest.
 #![no_main]
 
 use leasehold_fuzz::{LIMITS, cut, decode};

@@ -1,4 +1,5 @@
-//! Any URL: no panic, no password in a message, and what was understood is written the same again.
+//! Any URL: no panic, no password in a message, and a parsed endpoint prints as a URL that parses
+//! to the same.
 #![no_main]
 
 use leasehold_resp::{Address, Endpoint};

@@ -1,5 +1,5 @@
-//! Any reply of sentinels, and any `ROLE` of those they name: no panic, nobody who cannot be connected to, no replica
-//! forgotten, and an order that the votes bear out.
+//! Any reply of sentinels, and any `ROLE` of the masters they name: no panic, only addresses that
+//! can be connected to, no replica lost, and an order that follows the votes.
 #![no_main]
 
 use leasehold_cluster::role::{Votes, master_shard, named_master};
@@ -48,11 +48,11 @@ fuzz_target!(|input: &[u8]| {
             .map(count)
             .is_sorted_by(|first, second| first >= second)
     );
-    // Everybody once.
+    // Each once.
     assert_eq!(ranked.iter().map(count).sum::<usize>(), named.len());
 });
 
-/// Something to connect to, and to write into a message.
+/// An address that can be connected to and written into a message.
 fn is_host(host: &str) -> bool {
     !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c.is_control())
 }

@@ -28,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
                     assert!(!node.host.is_empty() && node.host != "?");
                 }
             }
-            // Whoever is master is called as the map calls it.
+            // A master has the name that the map gives it.
             assert!(
                 view.shards()
                     .iter()

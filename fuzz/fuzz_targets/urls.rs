@@ -1,4 +1,5 @@
-//! Any URL of a server, a cluster or a service: no panic, something to connect to, and no password in the message.
+//! Any URL of a server, a cluster or a service: no panic, an address to connect to, and no password
+//! in the message.
 #![no_main]
 
 use leasehold_cluster::Target;
@@ -15,7 +16,8 @@ fuzz_target!(|url: &[u8]| {
         assert!(!target.endpoints_mut().is_empty());
     }
     for scheme in ["redis-cluster", "redis-sentinel"] {
-        // Without characters that have a meaning of their own, so that it is the password and nothing else.
+        // Without characters that have a meaning of their own, so that it is the password and
+        // nothing else.
         let secret = "S3cr3tS3cr3t";
         let url = format!("{scheme}://:{secret}@{url}");
         match Target::parse(&url) {

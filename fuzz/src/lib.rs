@@ -1,4 +1,4 @@
-//! What the targets share: limits small enough to be reached, and feeding a decoder in pieces.
+//! Shared by the targets: limits small enough to be reached, and decoding in pieces.
 
 use bytes::BytesMut;
 use leasehold_resp::{Decoder, Frame, Limits, ProtocolError};
@@ -12,7 +12,8 @@ pub const LIMITS: Limits = Limits {
     frame: 8000,
 };
 
-/// The frames of a stream that arrives in `pieces`, and the error that ended it or how many bytes were left over.
+/// The frames of a stream that arrives in `pieces`, and the error that ended it or how many bytes
+/// were left over.
 pub fn decode<'a>(
     limits: Limits,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -36,8 +37,8 @@ pub fn decode<'a>(
     (frames, Ok(buf.len()))
 }
 
-/// The first byte of the input says how many bytes behind it are sizes of pieces; the rest is cut into those, over and
-/// over.
+/// The first byte of the input says how many bytes behind it are sizes of pieces; the rest is cut
+/// into those, over and over.
 pub fn cut(input: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let Some((&count, rest)) = input.split_first() else {
         return (&[], Vec::new());

@@ -1,7 +1,8 @@
 //! floor-grant: a contended lock whose queue is in the server and whose grants are pushes.
 //!
-//! Taking the lock either succeeds or queues, in one command; releasing it hands it to the head of the queue and tells
-//! that waiter by a message on the connection it already has. Nobody polls, nobody asks twice.
+//! Taking the lock either succeeds or queues, in one command; releasing it hands it to the head of
+//! the queue and notifies that waiter on the connection it already has. There is no polling and no
+//! second request.
 
 use std::sync::LazyLock;
 
@@ -10,7 +11,7 @@ use crate::floor::mux::Mux;
 use crate::floor::raw_blocking::RawBlocking;
 use crate::scripts::{LEASE_MS, Script};
 
-/// KEYS: lock, queue. ARGV: waiter, lease in ms. 1: taken; 0: queued, a push will tell.
+/// KEYS: lock, queue. ARGV: waiter, lease in ms. 1: taken; 0: queued, a push announces the grant.
 static LOCK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end \
@@ -20,7 +21,8 @@ static LOCK: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// KEYS: lock, queue. ARGV: waiter, lease in ms, channel. 1: handed on or freed; 0: it was not ours.
+/// KEYS: lock, queue. ARGV: waiter, lease in ms, channel. 1: handed on or freed; 0: not held by
+/// this waiter.
 static UNLOCK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end \
@@ -34,7 +36,7 @@ static UNLOCK: LazyLock<Script> = LazyLock::new(|| {
 
 const CHANNEL: &str = "floor-grant";
 
-/// A shared connection that hears the grants of its own waiters.
+/// A shared connection that receives the grants of its own waiters.
 #[derive(Clone)]
 pub struct Grant {
     mux: Mux,

@@ -1,6 +1,7 @@
-//! Hand-made lower bounds: what the machine allows when nothing but the work is done.
+//! Hand-made lower bounds: the cost of the bare work on this machine.
 //!
-//! They have no reconnect, no cancellation, no timeouts and panic on anything unexpected. They show what can be reached.
+//! They have no reconnect, no cancellation, no timeouts and panic on anything unexpected. They show
+//! what can be reached.
 
 pub mod grant;
 pub mod mux;

@@ -1,11 +1,13 @@
 //! floor-mux: one connection that many tasks share, as cheaply as it can be done.
 //!
-//! Tasks encode into a shared outbox and take a place in a ring of reply slots, in one short critical section, so
-//! queue order is wire order. An idle connection is written by the task itself. A busy one is written by the driver
-//! after the tasks it woke have queued their next command, and by those tasks whenever sixteen have come together:
-//! without that, client and server take turns instead of working at the same time.
+//! Tasks encode into a shared outbox and take a place in a ring of reply slots, in one short
+//! critical section, so queue order is wire order. An idle connection is written by the task
+//! itself. A busy one is written by the driver after the tasks it woke have queued their next
+//! command, and by those tasks whenever sixteen commands are queued: without that, client and
+//! server take turns instead of working at the same time.
 //!
-//! Replies are integers; pushes carry a number and are looked up in a second ring (see [`grant`](crate::floor::grant)).
+//! Replies are integers; pushes carry a number and are looked up in a second ring (see
+//! [`grant`](crate::floor::grant)).
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,7 +27,7 @@ use crate::scripts::{ACQUIRE, Job, LEASE_MS, RELEASE};
 
 /// Commands that are written without waiting for more.
 const EARLY_FLUSH: usize = 16;
-/// What one read may bring.
+/// Size of one read.
 const READ_BUFFER: usize = 16 << 10;
 
 /// A shared connection; clones share it.
@@ -39,7 +41,7 @@ struct Shared {
     queue: Mutex<Queue>,
 }
 
-/// Everything tasks and driver share.
+/// State shared by tasks and driver.
 struct Queue {
     /// Encoded, not yet written.
     out: Vec<u8>,
@@ -47,9 +49,10 @@ struct Queue {
     spare: Vec<u8>,
     /// Commands in `out`.
     queued: usize,
-    /// Somebody is in a system call with the buffer that `spare` was.
+    /// A task is in a system call with the buffer that `spare` was.
     writing: bool,
-    /// The driver has woken several tasks and will flush after them: nobody else need write a lone command.
+    /// The driver has woken several tasks and will flush after them: tasks do not write lone
+    /// commands themselves.
     company: bool,
     /// The driver has been asked to flush.
     flush: bool,
@@ -59,7 +62,7 @@ struct Queue {
     /// The next slot to get a reply.
     next_reply: u64,
     driver: Option<Waker>,
-    /// By number, what a push said or who waits for it.
+    /// By number, the content of a push or its waiter.
     pushes: Vec<Push>,
 }
 
@@ -76,7 +79,8 @@ enum Push {
 }
 
 impl Mux {
-    /// Connects with RESP3, so that pushes come on the same connection. `pushes` numbers may be waited for.
+    /// Connects with RESP3, so that pushes come on the same connection. `pushes` numbers may be
+    /// waited for.
     pub async fn open(port: u16, setup: &[&[&[u8]]], pushes: usize) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port))
             .await
@@ -184,7 +188,8 @@ impl Shared {
         self.queue.lock().expect("nobody panics in here")
     }
 
-    /// Writes what is queued, once; the system call is made without the lock. What did not fit is left to the driver.
+    /// Writes what is queued, once; the system call is made without the lock. What did not fit is
+    /// left to the driver.
     fn write_out(&self, mut queue: MutexGuard<'_, Queue>) {
         if queue.writing || queue.out.is_empty() {
             return;
@@ -209,7 +214,7 @@ impl Shared {
             std::mem::swap(&mut queue.out, &mut out);
             queue.flush = true;
         } else if queue.queued > 0 && !queue.company {
-            // They came during the write and could not know whether it would take them along.
+            // Queued during the write, without knowing whether it would include them.
             queue.flush = true;
         }
         out.clear();
@@ -245,7 +250,8 @@ impl Queue {
         Poll::Ready(reply)
     }
 
-    /// Files what is complete of `input`: how much that was. Several woken tasks are company to each other.
+    /// Files the complete replies in `input`; returns their length. Several woken tasks defer their
+    /// writes.
     fn dispatch_all(&mut self, input: &[u8], wake: &mut Vec<Waker>) -> usize {
         let mut scan = Scan::default();
         let mut done = 0;
@@ -257,7 +263,7 @@ impl Queue {
         done
     }
 
-    /// Files one reply or push; who waited for it is added to `wake`.
+    /// Files one reply or push; its waiter is added to `wake`.
     fn dispatch(&mut self, frame: &[u8], wake: &mut Vec<Waker>) {
         match frame[0] {
             b':' => {
@@ -294,13 +300,14 @@ impl PairClient for Mux {
     }
 }
 
-/// Reads replies and wakes who waits for them; writes what they queue next.
+/// Reads replies and wakes their tasks; writes the commands that these queue next.
 async fn drive(shared: Arc<Shared>, mut reader: OwnedReadHalf) {
     let mut input = vec![0; READ_BUFFER];
     let mut filled = 0;
     let mut wake = Vec::with_capacity(64);
     loop {
-        // `None`: somebody wants a flush. `poll_read`, for `try_read` would need a second call to see that there is no more.
+        // `None`: a flush was requested. `poll_read`, for `try_read` would need a second call to
+        // see that there is no more.
         let read = poll_fn(|cx| {
             let mut queue = shared.lock();
             if std::mem::take(&mut queue.flush) {
@@ -336,7 +343,7 @@ async fn drive(shared: Arc<Shared>, mut reader: OwnedReadHalf) {
         let company = wake.len() > 1;
         wake.drain(..).for_each(Waker::wake);
 
-        // A single task writes for itself; several are waited for, once.
+        // A single task writes its command itself; several are given one turn to queue theirs.
         if company {
             behind_the_woken().await;
             shared.lock().company = false;
@@ -345,8 +352,8 @@ async fn drive(shared: Arc<Shared>, mut reader: OwnedReadHalf) {
     }
 }
 
-/// Lets the tasks woken before run first. Unlike `yield_now`, without a look at the sockets in between, which would be a
-/// system call a wave.
+/// Lets the tasks woken before run first. Unlike `yield_now`, without a look at the sockets in
+/// between, which would be a system call a wave.
 async fn behind_the_woken() {
     let mut again = false;
     poll_fn(|cx| {
@@ -359,7 +366,7 @@ async fn behind_the_woken() {
     .await
 }
 
-/// Writes until nothing is queued or somebody else is writing.
+/// Writes until nothing is queued or another task is writing.
 async fn flush_all(shared: &Shared) {
     loop {
         shared.write_out(shared.lock());

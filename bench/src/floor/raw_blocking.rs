@@ -1,4 +1,4 @@
-//! raw-blocking: a blocking socket of the standard library, no runtime in the way.
+//! raw-blocking: a blocking socket of the standard library, without a runtime.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -35,7 +35,7 @@ impl RawBlocking {
         Ok(self.input[..len].to_vec())
     }
 
-    /// Has the server know `script`.
+    /// Loads `script` into the server.
     pub fn load(&mut self, script: &Script) -> std::io::Result<()> {
         let reply = self.call(&[b"SCRIPT", b"LOAD", script.source.as_bytes()])?;
         assert!(

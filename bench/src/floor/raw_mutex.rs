@@ -14,7 +14,7 @@ static ACQUIRE: LazyLock<Script> =
 static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lock/src/protocol/mutex/release.lua")));
 
-/// How long the counter of tokens is kept, in milliseconds: ten minutes, but ten leases at least.
+/// TTL of the token counter, in milliseconds: ten minutes, but ten leases at least.
 const KEEP_MS: &str = "600000";
 
 /// One connection and one lock.

@@ -69,9 +69,9 @@ impl PairClient for RawTokio {
     }
 }
 
-/// The same in a runtime where some timer is pending, as one is in every real program.
+/// The same in a runtime with a pending timer, as in every real program.
 ///
-/// It makes every `epoll_wait` a sleep with an end, for which the kernel sets and takes back a timer of its own.
+/// Every `epoll_wait` then has a timeout, for which the kernel sets and cancels a timer.
 pub struct WithTimer(RawTokio);
 
 impl PairClient for WithTimer {

@@ -1,6 +1,6 @@
-//! floor-scan: finds the ends of replies and keeps nothing.
+//! floor-scan: finds the ends of replies and makes no values.
 
-/// Walks replies, from wherever the bytes ended last time.
+/// Walks replies, resuming where the bytes ended last time.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// The first byte not walked yet.
@@ -35,11 +35,11 @@ impl Scan {
 pub struct Element {
     /// Its type byte.
     pub kind: u8,
-    /// Where its text begins.
+    /// The start of its text.
     pub start: usize,
-    /// Behind its text.
+    /// The end of its text.
     pub text_end: usize,
-    /// Behind its last line end.
+    /// The end of its last line end.
     pub end: usize,
     /// The elements that follow and belong to it.
     pub children: u64,

@@ -1,4 +1,4 @@
-//! floor-slots: which node serves a key, from one table for the CRC and one for the map; learned once.
+//! floor-slots: the node of a key, from one table for the CRC and one for the map; learned once.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ const CRC: [u16; 256] = {
     table
 };
 
-/// The masters and who serves what.
+/// The masters and their slots.
 pub struct Slots {
     /// The ports of the masters.
     pub ports: Vec<u16>,
@@ -49,7 +49,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// What the node on `port` says.
+    /// The map of the node on `port`.
     pub fn learn(port: u16) -> Self {
         let reply = RawBlocking::open(port)
             .and_then(|mut node| node.call(&[b"CLUSTER", b"NODES"]))
@@ -106,7 +106,7 @@ impl PairClient for MuxCluster {
     }
 
     async fn pair(&mut self, job: &Job) {
-        // A client has to look for each command, not for the pair.
+        // A client has to look up each command, not the pair.
         let key = job.key.as_bytes();
         self.nodes[self.slots.owner(key)].acquire(job).await;
         self.nodes[self.slots.owner(key)].release(job).await;

@@ -1,4 +1,4 @@
-//! floor-tape: floor-scan that writes down every element, in a list that is used again and again.
+//! floor-tape: floor-scan that records every element in a reused list.
 
 use crate::floor::scan::{Element, element};
 
@@ -11,20 +11,20 @@ pub struct Tape {
     open: u64,
 }
 
-/// Where an element is; sixteen bytes.
+/// The position of an element; sixteen bytes.
 #[derive(Clone, Copy, Debug)]
 #[expect(dead_code, reason = "writing it is the work")]
 pub struct Entry {
     /// Its type byte.
     pub kind: u8,
-    /// Where its text begins.
+    /// The start of its text.
     pub start: u32,
     /// The text's bytes, or the children of an aggregate.
     pub size: u64,
 }
 
 impl Tape {
-    /// Notes the elements of the next reply; `false` when the bytes end first.
+    /// Records the elements of the next reply; `false` when the bytes end first.
     #[inline]
     pub fn frame(&mut self, buf: &[u8]) -> bool {
         if self.open == 0 {

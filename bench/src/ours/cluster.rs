@@ -1,4 +1,4 @@
-//! `leasehold-cluster`: scripts that know their SHA-1, repeated where that is safe. What the locks use.
+//! `leasehold-cluster`: scripts with their SHA-1, repeated where that is safe. The locks use it.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -57,7 +57,8 @@ impl PairClient for Cluster {
 pub struct Sharded(Cluster);
 
 impl Sharded {
-    /// Writes at `key`, however long it takes up to half a minute; the port of the node that serves it behind that.
+    /// Writes at `key`, however long it takes up to half a minute; the port of the node that serves
+    /// it behind that.
     pub async fn write(&self, key: &[u8]) -> Option<u16> {
         let deadline = Instant::now() + Duration::from_secs(30);
         let (keys, args): ([&[u8]; 1], [&[u8]; 2]) = ([key], [b"1", LEASE_MS.as_bytes()]);
@@ -69,7 +70,8 @@ impl Sharded {
         self.0.client.node(key).rsplit(':').next()?.parse().ok()
     }
 
-    /// Has the server at `key` refuse a script; if `doubt`, in a way that has the client learn the map anew.
+    /// Makes the server at `key` refuse a script; if `doubt`, with an error that makes the client
+    /// refresh its map.
     pub async fn refused(&self, key: &[u8], doubt: bool) {
         let says: &[u8] = if doubt {
             b"CLUSTERDOWN made up"

@@ -1,4 +1,4 @@
-//! leasehold, floor by floor.
+//! leasehold, layer by layer.
 
 pub mod cluster;
 pub mod lock;

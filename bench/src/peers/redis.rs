@@ -1,4 +1,5 @@
-//! `redis`: a multiplexed connection without a response timeout (a timer a command) and with TCP_NODELAY.
+//! `redis`: a multiplexed connection without a response timeout (a timer a command) and with
+//! TCP_NODELAY.
 
 use bytes::BytesMut;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -61,7 +62,8 @@ impl PairClient for Redis {
     }
 }
 
-/// A connection to each master of a cluster: `cluster_async`, whose response timeout cannot be turned off.
+/// A connection to each master of a cluster: `cluster_async`, whose response timeout cannot be
+/// turned off.
 #[derive(Clone)]
 pub struct RedisCluster {
     connection: ClusterConnection,

@@ -1,4 +1,5 @@
-//! `rslock`: the Redlock algorithm over `redis`, here on one server. It takes with SET and releases by script.
+//! `rslock`: the Redlock algorithm over `redis`, here on one server. It takes with SET and releases
+//! by script.
 
 use std::time::Duration;
 

@@ -56,7 +56,8 @@ impl PairClient for RustisCluster {
     }
 }
 
-/// One complete reply as a value, through the shim it offers to benchmarks (which copies the reply once).
+/// One complete reply as a value, through the shim it offers to benchmarks (which copies the reply
+/// once).
 pub fn decode(frame: &[u8]) -> Value {
     bench_decode_to(frame).expect("the protocol")
 }

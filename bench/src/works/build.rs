@@ -1,4 +1,4 @@
-//! What a client costs to build: crates, CPU of a clean build, size of a program that locks and unlocks.
+//! Build cost of a client: crates, CPU of a clean build, size of a program that locks and unlocks.
 
 use std::collections::BTreeSet;
 use std::io::{Error, Result};
@@ -66,7 +66,7 @@ fn build(candidate: &'static str) -> Result<Figures> {
     let package = format!("mini-{candidate}");
     let target =
         std::env::temp_dir().join(format!("leasehold-bench-{}-{package}", std::process::id()));
-    // What has to be downloaded is not part of a build.
+    // Downloads are not part of a build.
     cargo(&["fetch", "--locked"])?;
     let before = cpu::of_children();
     let built = cargo(&[
@@ -131,7 +131,7 @@ fn cargo(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where this program was built from.
+/// The workspace from which this program was built.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }

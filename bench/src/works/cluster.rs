@@ -1,4 +1,4 @@
-//! Sixty-four tasks over three masters: what routing adds to a shared connection.
+//! Sixty-four tasks over three masters: the cost of routing over a shared connection.
 
 use std::io::Result;
 
@@ -74,7 +74,7 @@ fn samples(harness: &Harness, workers: usize) -> Result<Samples> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-mux" => measure::<MuxCluster>(request),

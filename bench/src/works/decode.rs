@@ -1,4 +1,4 @@
-//! Bytes to values: how fast, and with how many allocations.
+//! Decoding: throughput and allocations.
 
 use std::hint::black_box;
 use std::io::Result;
@@ -25,9 +25,9 @@ const CANDIDATES: &[&str] = &[
 const PEERS: &[&str] = &["redis", "redis-protocol", "rustis"];
 const FLOOR: &str = "floor-tape";
 
-/// What one TCP segment carries.
+/// Payload of one TCP segment.
 const SEGMENT: usize = 1460;
-/// What is decoded at once where nothing is cut: one write of a server.
+/// Bytes decoded at once where nothing is cut: one write of a server.
 const BLOCK: usize = 16 << 10;
 
 /// The variants: name, column, whether it comes in segments.
@@ -106,7 +106,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     let frames = input(&request.variant);
     let replies = frames.len();
@@ -140,7 +140,7 @@ fn stepper(candidate: &str, frames: Vec<Vec<u8>>, segments: bool) -> Box<dyn FnM
     })
 }
 
-/// Takes bytes as they come and says how many replies they completed.
+/// Decodes bytes as they come; returns the number of completed replies.
 type Decode = Box<dyn FnMut(&[u8]) -> usize>;
 
 /// The decoder of a candidate.

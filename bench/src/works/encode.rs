@@ -23,7 +23,7 @@ const CANDIDATES: &[&str] = &[
 const SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 const KEYS: [&[u8]; 2] = [b"lock:{order:42}", b"lock:{order:42}:token"];
 const ARGS: [&[u8]; 3] = [b"30000", b"7c9e6679-7425-40de-944b-e07fc1f90ae7", b"600000"];
-/// Requests encoded between two looks at the clock.
+/// Requests encoded between two readings of the clock.
 const BATCH: usize = 256;
 
 /// Takes the samples.
@@ -66,7 +66,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     let mut encode = encoder(&request.candidate);
     let mut step = || (0..BATCH).for_each(|_| encode());

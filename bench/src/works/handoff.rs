@@ -1,4 +1,5 @@
-//! Sixty-four tasks of one process wait for one lock: how long from a release to the next owner running.
+//! Sixty-four tasks of one process wait for one lock: the time from a release until the next owner
+//! runs.
 
 use std::io::Result;
 use std::sync::Arc;
@@ -57,7 +58,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-grant" => measure::<Grant>(request),
@@ -91,7 +92,8 @@ fn measure<L: Locker>(request: &Request) -> Figures {
     })
 }
 
-/// Has all waiters queue behind a holder, then lets them through; the hand-offs' nanoseconds and how long all took.
+/// Lets all waiters queue behind a holder and then pass; the nanoseconds of each hand-off and of
+/// all together.
 async fn drain<L: Locker>(locker: &L) -> (Vec<u64>, Duration) {
     let key = "lock:handoff";
     let base = Instant::now();
@@ -109,7 +111,7 @@ async fn drain<L: Locker>(locker: &L) -> (Vec<u64>, Duration) {
             })
         })
         .collect();
-    // Long enough for all to be told that the lock is taken.
+    // Long enough for all to learn that the lock is taken.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let start = Instant::now();
     released.store(base.elapsed().as_nanos() as u64, Relaxed);

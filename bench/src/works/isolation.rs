@@ -1,4 +1,4 @@
-//! A shard that answers nothing, and the commands to the other shards.
+//! A frozen shard, and the commands to the other shards.
 
 use std::io::Result;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::works::refresh::timed;
 const CANDIDATES: &[&str] = &["floor-mux", "leasehold-cluster"];
 /// Tasks at the shards that answer.
 const HEALTHY: usize = 8;
-/// Tasks at the one that does not.
+/// Tasks at the frozen one.
 const STUCK: usize = 8;
-/// When those give up, and how long they pause where there was nothing to give up.
+/// Timeout of these, and their pause after a pair that did not time out.
 const GIVE_UP: Duration = Duration::from_millis(300);
 
 /// Takes the samples.
@@ -75,7 +75,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-mux" => measure::<MuxCluster>(request),
@@ -152,7 +152,7 @@ impl<C: PairClient + Clone + Sync> Load<C> {
 async fn impatient<C: PairClient>(mut client: C, job: Job, stop: Arc<AtomicBool>) {
     let mut number = 0;
     while !stop.load(Relaxed) {
-        // What was given up may still happen, and leave its lock behind.
+        // An abandoned pair may still be executed, and leave its lock behind.
         let unique = std::time::SystemTime::UNIX_EPOCH
             .elapsed()
             .map_or(0, |elapsed| elapsed.as_nanos());

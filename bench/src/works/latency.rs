@@ -1,4 +1,4 @@
-//! One task, one request at a time: what a client adds to a round trip, and what it allocates.
+//! One task, one request at a time: the cost of a client over a round trip, and its allocations.
 
 use std::io::Result;
 use std::time::Instant;
@@ -35,7 +35,7 @@ const CANDIDATES: &[&str] = &[
 const PEERS: &[&str] = &["redis", "rustis", "fred"];
 const FLOOR: &str = "raw-tokio";
 
-/// Pairs before the clock starts.
+/// Pairs before the measurement starts.
 const WARM_UP: usize = 500;
 /// Pairs over which allocations are counted.
 const COUNTED: u64 = 1000;
@@ -111,7 +111,7 @@ fn samples(harness: &Harness, workers: usize) -> Result<Samples> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "raw-blocking" => measure::<RawBlocking>(request),

@@ -1,4 +1,4 @@
-//! What a connection that is open and idle keeps resident.
+//! Resident memory of an idle connection.
 
 use std::io::Result;
 
@@ -28,7 +28,7 @@ const CANDIDATES: &[&str] = &[
 ];
 const PEERS: &[&str] = &["redis", "rustis", "fred"];
 const CONNECTIONS: u64 = 400;
-/// Opened before the first look, so that what the process needs once is there.
+/// Connections opened before the first reading, so that one-time allocations are done.
 const WARM_UP: usize = 50;
 
 /// Takes the samples.
@@ -68,7 +68,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "raw-tokio" => measure::<RawTokio>(request),

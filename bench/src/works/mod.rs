@@ -1,4 +1,5 @@
-//! The works that are measured, one a file. Each takes samples in processes of their own and puts a table together.
+//! The works that are measured, one a file. Each takes samples in processes of their own and makes
+//! a table of them.
 
 pub mod build;
 pub mod cluster;

@@ -1,4 +1,5 @@
-//! The mutex of the library, one task: what guard, token, deadline and renewal add to the scripts themselves.
+//! The mutex of the library, one task: the cost of guard, token, deadline and renewal over the
+//! scripts themselves.
 
 use std::io::Result;
 
@@ -84,7 +85,7 @@ fn samples(harness: &Harness, workers: usize) -> Result<Samples> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "raw-mutex" => measure::<RawMutex>(request),

@@ -1,4 +1,5 @@
-//! A master is replaced: how long after its successor takes writes do ours arrive there.
+//! A master is replaced: the time from the first write that its successor accepts to our first
+//! write there.
 
 use std::io::Result;
 use std::time::{Duration, Instant};
@@ -14,12 +15,12 @@ use crate::sample::{Figures, Request, percentile};
 use crate::server;
 
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two writes and two probes.
+/// Pause between two writes and between two probes.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Writes go well for this long before the master is replaced.
 const CALM: Duration = Duration::from_millis(100);
-/// An election that fails is held again after four node timeouts.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper bound on a failover: a failed election is repeated after four node timeouts.
+const BOUND: Duration = Duration::from_secs(30);
 
 /// Takes the sample; each failover of it is a figure.
 pub fn run(harness: &Harness) -> Result<Section> {
@@ -81,7 +82,7 @@ pub fn sample(request: &Request) -> Figures {
     for round in 0..request.count as usize {
         let masters = cluster.masters();
         let shard = round % masters;
-        // Who was a replica is the master after every other turn of its shard.
+        // The roles of a shard alternate: a former replica is the master in every other turn.
         let began_there = (round / masters).is_multiple_of(2);
         let (master, replica) = if began_there {
             (shard, shard + masters)
@@ -153,7 +154,7 @@ fn keys(cluster: &Cluster) -> Vec<String> {
     (0..cluster.masters()).map(key).collect()
 }
 
-/// Writes until a write arrived at `port`: when it had.
+/// Writes until a write arrives at `port`; returns the time.
 async fn write_at(client: Sharded, key: String, port: u16) -> Instant {
     loop {
         if client.write(key.as_bytes()).await == Some(port) {
@@ -163,9 +164,9 @@ async fn write_at(client: Sharded, key: String, port: u16) -> Instant {
     }
 }
 
-/// Tries until the replica accepts a write: when it had.
+/// Tries until the replica accepts a write; returns the time.
 fn first_write(probe: &mut RawBlocking, key: &str) -> Instant {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + BOUND;
     let key = format!("{{{key}}}:probe");
     loop {
         let reply = probe

@@ -15,10 +15,10 @@ use crate::sample::{Figures, Request, figures, percentile};
 use crate::scripts::Job;
 
 const TASKS: usize = 8;
-/// How often a sample changes between the two, so that what disturbs the machine disturbs both.
+/// Number of changes between the two in a sample, so that disturbances of the machine affect both.
 const TURNS: u32 = 4;
-/// Between two replies that cast doubt on the map: more often than the client would ask.
-const DOUBT: Duration = Duration::from_millis(5);
+/// Interval of replies that make the client refresh its map: shorter than its own limit.
+const REFRESH: Duration = Duration::from_millis(5);
 
 /// Takes the samples.
 pub fn run(harness: &Harness) -> Result<Section> {
@@ -69,7 +69,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
     })
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     let (port, turn) = (request.port, request.duration() / (2 * TURNS));
     request.run(async move {
@@ -104,7 +104,7 @@ async fn phase(client: &Sharded, doubt: bool, duration: Duration) -> Vec<u64> {
     let start = Instant::now();
     while start.elapsed() < duration {
         client.refused(b"lock:refused", doubt).await;
-        tokio::time::sleep(DOUBT).await;
+        tokio::time::sleep(REFRESH).await;
     }
     stop.store(true, Relaxed);
     let mut nanos = Vec::new();
@@ -114,7 +114,7 @@ async fn phase(client: &Sharded, doubt: bool, duration: Duration) -> Vec<u64> {
     nanos
 }
 
-/// Pairs one after the other until told to stop: the nanoseconds each took.
+/// Pairs one after the other until the flag is set: the nanoseconds each took.
 pub async fn timed<C: PairClient>(mut client: C, job: Job, stop: Arc<AtomicBool>) -> Vec<u64> {
     let mut nanos = Vec::with_capacity(1 << 14);
     while !stop.load(Relaxed) {
@@ -125,7 +125,7 @@ pub async fn timed<C: PairClient>(mut client: C, job: Job, stop: Arc<AtomicBool>
     nanos
 }
 
-/// How often the nodes have been asked for the map.
+/// Number of requests for the map at all nodes.
 fn maps_asked_for(ports: &[u16]) -> u64 {
     let asked = |port: &u16| {
         let stats = RawBlocking::open(*port)

@@ -1,4 +1,4 @@
-//! How often sixty-four tasks on one connection call the kernel.
+//! System calls of sixty-four tasks on one connection.
 
 use std::io::{Error, Result};
 use std::process::{Command, Stdio};

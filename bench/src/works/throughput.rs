@@ -1,4 +1,4 @@
-//! Sixty-four tasks on one connection: how many pairs a second, and for how much CPU.
+//! Sixty-four tasks on one connection: pairs a second, and CPU of each.
 
 use std::io::{Error, Result};
 use std::process::Command;
@@ -22,7 +22,7 @@ use crate::scripts::{Job, LEASE_MS, TOGGLE};
 
 /// Tasks that share the connection.
 pub const TASKS: usize = 64;
-/// Those that can be asked for any number of pairs.
+/// Candidates that can run a given number of pairs.
 pub const CLIENTS: &[&str] = &[
     "floor-mux",
     "leasehold-resp",
@@ -32,7 +32,7 @@ pub const CLIENTS: &[&str] = &[
     "rslock",
     "fred",
 ];
-/// Other people's.
+/// The peers.
 pub const PEERS: &[&str] = &["redis", "rustis", "fred"];
 
 const TOOL: &str = "redis-benchmark";
@@ -152,7 +152,7 @@ pub fn request(
 }
 
 fn benchmark_tool(harness: &Harness, mut tool: Command, millis: u64) -> Result<Figures> {
-    // About as long as the others take; it can only count.
+    // About as long as the others take: the tool takes only a count.
     let requests = 300 * millis;
     tool.args([
         "-p",
@@ -184,7 +184,7 @@ fn benchmark_tool(harness: &Harness, mut tool: Command, millis: u64) -> Result<F
     Ok(figures([("pairs_s", rps / 2.0)]))
 }
 
-/// Takes one.
+/// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-mux" => measure::<Mux>(request),
@@ -198,7 +198,7 @@ pub fn sample(request: &Request) -> Figures {
     }
 }
 
-/// Takes one of a client.
+/// Takes one sample of a client.
 pub fn measure<C: PairClient + Clone>(request: &Request) -> Figures {
     let Request { port, count, .. } = *request;
     let duration = request.duration();
@@ -255,7 +255,7 @@ async fn during<C: PairClient + Clone>(client: C, duration: Duration) -> Figures
     ])
 }
 
-/// `count` pairs a task, for whoever counts something from outside.
+/// `count` pairs a task, for measurements from outside of the process.
 async fn exactly<C: PairClient + Clone>(client: C, count: u64) -> Figures {
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
