@@ -5,7 +5,7 @@ CARGO ?= cargo
 SECONDS = 60
 # Times that `make test-long` runs all tests.
 ROUNDS = 10
-# Handed on to the program behind a target, as in `make bench ARGS=--quick`.
+# Arguments of the program behind a target, as in `make bench ARGS=--quick`.
 ARGS =
 # Programs of several versions, for `make test-matrix`.
 SERVERS =
@@ -13,7 +13,7 @@ SERVERS =
 .PHONY: help demo demo-cluster test test-long test-matrix bench fuzz
 
 help:
-	@echo 'make demo          four processes fight over three locks; one is killed, one frozen (20 s)'
+	@echo 'make demo          four processes contend for three locks; one is killed, one frozen (20 s)'
 	@echo 'make demo-cluster  the same on a cluster, with a master killed and a slot moved (25 s)'
 	@echo 'make test          every test, against real servers'
 	@echo 'make test-long     the same, ten times, with more random cases and longer storms'
@@ -37,8 +37,8 @@ test:
 	@.ci/install server
 	$(CARGO) test --workspace --all-features
 
-# What is a matter of chance gets more chances: more cases for the properties, more rounds for the races, and in the first
-# round storms of two minutes and a half, and fifty masters that are frozen.
+# More random cases for the properties, more rounds for the races, and in the first round storms of two minutes and a half
+# and fifty frozen masters.
 test-long:
 	@.ci/install server
 	@set -e; export LEASEHOLD_LONG=1; for round in $$(seq $(ROUNDS)); do \
@@ -47,7 +47,7 @@ test-long:
 		unset LEASEHOLD_LONG; \
 	done
 
-# One server after the other. A test of what a server does not have says so and counts as skipped.
+# One server after the other. A test of a feature that a server lacks says so and counts as skipped.
 test-matrix:
 	@.ci/matrix $(SERVERS)
 
@@ -55,9 +55,9 @@ bench:
 	@.ci/install server
 	$(CARGO) run --release --manifest-path bench/Cargo.toml -- $(ARGS)
 
-# Without a sanitizer, so that a stable toolchain will do: the crates forbid unsafe code, and what is looked for are
-# panics, overflows, endless loops and allocations that a header merely claims. Inputs worth keeping go under target,
-# so that the seeds in the tree stay as they are. What libFuzzer has to say is of interest only when it finds something.
+# Without a sanitizer, so that a stable toolchain suffices: the crates forbid unsafe code, and the targets look for panics,
+# overflows, endless loops and allocations of claimed lengths. New inputs go under target, so that the seeds in the tree
+# stay as they are. The output of libFuzzer is shown only when it finds something.
 fuzz:
 	@.ci/install c++ cargo-fuzz
 	$(CARGO) fuzz build -s none
