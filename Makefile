@@ -65,7 +65,7 @@ fuzz:
 		echo "fuzz $$target for $(SECONDS) s"; \
 		found=fuzz/target/corpus/$$target; seeds=fuzz/corpus/$$target; log=fuzz/target/$$target.log; \
 		mkdir -p $$found; test -d $$seeds || seeds=; \
-		$(CARGO) fuzz run -s none $$target $$found $$seeds -- -max_total_time=$(SECONDS) -max_len=4096 \
+		$(CARGO) fuzz run -s none $$target $$found $$seeds -- -max_total_time=$(SECONDS) -max_len=4096 -len_control=0 \
 			-rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=1 >$$log 2>&1 || { cat $$log; exit 1; }; \
 		sed -n 's/^stat::number_of_executed_units:/   executions:/p' $$log; \
 	done
