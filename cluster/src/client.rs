@@ -18,8 +18,9 @@ use crate::slot::slot;
 use crate::subscriptions::Subscription;
 use crate::target::Target;
 
-/// How long a call waits for its node to come up before it looks at the map again.
-const MAP_RECHECK: Duration = Duration::from_millis(25);
+/// Upper bound on waiting for a node or for another map before the map is asked for again. Both are noticed as soon as
+/// they come; this is for searches that have ended with the runtime they were on.
+const MAP_RECHECK: Duration = Duration::from_millis(250);
 
 /// A client; clones share its connections.
 #[derive(Clone)]
@@ -150,7 +151,7 @@ impl Client {
                 }
             }
             None => {
-                let reply = Reply::failed(self.0.unserved());
+                let reply = Reply::failed(self.0.unserved(call.key()));
                 Submitted {
                     reply,
                     at: None,
@@ -220,8 +221,12 @@ impl Client {
                 continue;
             }
             match reply.await {
-                Ok(value) => return Ok(value),
+                Ok(value) => {
+                    node.note_success();
+                    return Ok(value);
+                }
                 Err(error) => {
+                    node.note_refusal(&error);
                     let step = retry.failed(error, &node.address.host, Instant::now())?;
                     route = self.follow(step, route, key, &node).await;
                 }
@@ -229,7 +234,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to `channel`. The confirmation arrives as [`Event::Subscribed`](crate::Event).
+    /// Subscribes to `channel`. The confirmation arrives as [`SubscriptionEvent::Subscribed`](crate::SubscriptionEvent).
     #[must_use]
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
         Subscription::new(&self.0.hub, Arc::clone(&self.0) as _, channel)
@@ -299,16 +304,17 @@ impl Client {
         loop {
             let changed = self.0.changed.notified();
             if self.0.is_closed() {
-                return Err(self.0.unserved());
+                return Err(self.0.unserved(key));
             }
             if let Some(node) = self.0.node_of(key) {
                 return Ok(node);
             }
             self.0.refresh();
             if Instant::now() >= retry.deadline() {
-                return Err(retry.verdict(self.0.unserved()));
+                return Err(retry.verdict(self.0.unserved(key)));
             }
-            let _ = tokio::time::timeout(MAP_RECHECK, changed).await;
+            let recheck = (Instant::now() + MAP_RECHECK).min(retry.deadline());
+            let _ = tokio::time::timeout_at(recheck.into(), changed).await;
         }
     }
 
@@ -317,7 +323,7 @@ impl Client {
         let deadline = retry.deadline();
         let ready = if self.0.is_dynamic() {
             let mut changed = pin!(self.0.changed.notified());
-            self.0.refresh();
+            self.0.search(node);
             let recheck = (Instant::now() + MAP_RECHECK).min(deadline);
             let mut ready = pin!(node.connection().ready(recheck));
             let ready_or_news = poll_fn(|cx| match ready.as_mut().poll(cx) {
@@ -441,16 +447,21 @@ impl fmt::Debug for Submitted {
 /// Remembers what an answer says of the node's script cache and of the map.
 fn note(router: &Arc<Router>, node: &Node, script: Bit, outcome: &Result<Value, Error>) {
     match outcome {
-        Ok(_) => node.known.learn(script),
-        Err(error) => match error.as_server().map(|server| server.kind()) {
-            Some(ServerErrorKind::NoScript) => node.note(error, script),
-            Some(ServerErrorKind::Moved { slot, host, port }) => {
-                if let Some(address) = target_of(host.as_deref(), *port, &node.address.host) {
-                    router.moved(*slot, &address);
+        Ok(_) => {
+            node.known.learn(script);
+            node.note_success();
+        }
+        Err(error) => {
+            node.note(error, script);
+            match error.as_server().map(|server| server.kind()) {
+                Some(ServerErrorKind::Moved { slot, host, port }) => {
+                    if let Some(address) = target_of(host.as_deref(), *port, &node.address.host) {
+                        router.moved(*slot, &address);
+                    }
                 }
+                _ if error.is_transient() => router.refresh(),
+                _ => {}
             }
-            _ if error.is_transient() => router.refresh(),
-            _ => {}
-        },
+        }
     }
 }

@@ -7,9 +7,14 @@
 mod background;
 pub mod client;
 mod discovery;
+mod hub;
+mod inbox;
+mod map;
 mod node;
+mod pacing;
 mod probes;
 mod race;
+mod random;
 mod redirect;
 pub mod replicated;
 pub mod role;
@@ -20,9 +25,11 @@ pub mod slot;
 pub mod subscriptions;
 pub mod target;
 pub mod topology;
+mod views;
 
 pub use client::{Client, Evaluated, Submitted};
+pub use inbox::SubscriptionEvent;
 pub use replicated::{Confirmed, Quorum};
 pub use script::{Script, ScriptCall};
-pub use subscriptions::{Event, Subscription};
+pub use subscriptions::Subscription;
 pub use target::Target;

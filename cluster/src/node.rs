@@ -1,72 +1,141 @@
 //! One server that keys live on.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::pool::Pool;
 use leasehold_resp::{Connection, Endpoint, Error, Reply, ServerErrorKind};
 
+use crate::background::OnlyOne;
 use crate::script::{Bit, Known, ScriptCall};
 use crate::topology::NodeAddress;
+
+/// How long a connection that is opened for the first time may take before a successor of its node is looked for.
+const CONNECT_WAIT: Duration = Duration::from_millis(50);
+
+/// The next [`Node::id`].
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A server: its connections, and what is known of it since they were opened.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Where the topology says it is.
+    /// Differs from that of any other node, also of one at the same address.
+    pub(crate) id: u64,
+    /// Its address in the topology.
     pub(crate) address: NodeAddress,
     pub(crate) pool: Pool,
     /// The scripts it remembers.
     pub(crate) known: Known,
-    /// Whether somebody looks for its successor.
-    pub(crate) sought: AtomicBool,
+    /// The search for its successor, while it is down.
+    pub(crate) search: OnlyOne,
+    /// Whether the last thing it said was `CLUSTERDOWN`: then it has lost the others, and its view is old.
+    cluster_down: AtomicBool,
+    /// Counts the times the shared connection went down: subscriptions made before are gone.
+    session: AtomicU64,
+    /// When the shared connection came up.
+    up_since: Mutex<Option<Instant>>,
+    /// When it was needed for the first time.
+    needed_since: OnceLock<Instant>,
 }
 
 impl Node {
-    /// A node whose connections open when somebody waits for them; `observe` hears what they say.
+    /// A node whose connections open when somebody waits for them; `observe` is called with their events.
     pub(crate) fn new(
         address: NodeAddress,
         endpoint: &Endpoint,
         observe: impl Fn(&Arc<Self>, Event) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new_cyclic(|weak: &std::sync::Weak<Self>| {
+        Arc::new_cyclic(|weak: &Weak<Self>| {
             let weak = weak.clone();
             let observer: Observer = Arc::new(move |_: &Connection, event| {
                 let Some(node) = weak.upgrade() else { return };
                 if matches!(event, Event::Down) {
-                    // It may have been restarted, and then it has forgotten them.
-                    node.known.forget_all();
+                    node.forget();
                 }
                 observe(&node, event);
             });
-            let pool = Pool::lazy(endpoint, 1, Some(observer));
             Self {
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 address,
-                pool,
+                pool: Pool::lazy(endpoint, 1, Some(observer)),
                 known: Known::default(),
-                sought: AtomicBool::new(false),
+                search: OnlyOne::default(),
+                cluster_down: AtomicBool::new(false),
+                session: AtomicU64::new(0),
+                up_since: Mutex::default(),
+                needed_since: OnceLock::new(),
             }
         })
     }
 
-    /// The connection that everyone shares.
+    /// The connection that all callers share.
     pub(crate) fn connection(&self) -> &Connection {
         self.pool.first()
     }
 
-    /// It is silent and another serves its keys by now: what waits for it need not wait any longer.
-    pub(crate) fn replace(&self) {
-        self.connection()
-            .reset("the node says nothing, and its keys are served by another one now");
+    /// The number of the shared connection: another one each time it is opened anew.
+    pub(crate) fn session(&self) -> u64 {
+        self.session.load(Ordering::Acquire)
     }
 
-    /// Takes note of what an error says of the scripts it remembers.
+    /// Whether its view of the cluster is worth asking for.
+    pub(crate) fn may_vote(&self) -> bool {
+        !self.cluster_down.load(Ordering::Relaxed)
+    }
+
+    /// Opens the shared connection anew: the node is stalled and its keys are served by another one, so what waits for
+    /// its answer need not wait any longer.
+    pub(crate) fn replace(&self) {
+        self.connection()
+            .reset("the node does not answer, and its keys are served by another one now");
+    }
+
+    /// To be called when the node is needed and not up: how long it may still take before its successor is looked for.
+    pub(crate) fn time_to_connect(&self) -> Duration {
+        let since = self.needed_since.get_or_init(Instant::now);
+        if self.connection().is_failing() {
+            return Duration::ZERO;
+        }
+        CONNECT_WAIT.saturating_sub(since.elapsed())
+    }
+
+    /// The shared connection is up.
+    pub(crate) fn came_up(&self) {
+        let now = Instant::now();
+        let _ = self.needed_since.set(now);
+        *self.up_since() = Some(now);
+    }
+
+    /// The shared connection is down: how long it was up.
+    pub(crate) fn went_down(&self) -> Duration {
+        self.up_since()
+            .take()
+            .map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Takes note of what an error says of the scripts that the node remembers, and of its place in the cluster.
     pub(crate) fn note(&self, error: &Error, script: Bit) {
-        if error
-            .as_server()
-            .is_some_and(|server| *server.kind() == ServerErrorKind::NoScript)
-        {
+        if is(error, &ServerErrorKind::NoScript) {
             self.known.forget(script);
+        }
+        self.note_refusal(error);
+    }
+
+    /// Takes note of what an error says of the node's place in the cluster.
+    pub(crate) fn note_refusal(&self, error: &Error) {
+        if error.as_server().is_some() {
+            let down = is(error, &ServerErrorKind::ClusterDown);
+            self.cluster_down.store(down, Ordering::Relaxed);
+        }
+    }
+
+    /// The node has run a command.
+    pub(crate) fn note_success(&self) {
+        // All callers share it, and it is rarely set.
+        if self.cluster_down.load(Ordering::Relaxed) {
+            self.cluster_down.store(false, Ordering::Relaxed);
         }
     }
 
@@ -81,9 +150,26 @@ impl Node {
             (false, true) => connection.submit_asking(&call.with_source()),
         };
         if reply.is_refused() {
-            // Whoever cannot wait for it comes back later.
+            // A caller that cannot wait for it comes back later.
             connection.start();
         }
         reply
     }
+
+    /// The connection has ended. The server may have been restarted, and then it remembers nothing.
+    fn forget(&self) {
+        self.known.forget_all();
+        self.cluster_down.store(false, Ordering::Relaxed);
+        self.session.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn up_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.up_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is(error: &Error, kind: &ServerErrorKind) -> bool {
+    error
+        .as_server()
+        .is_some_and(|server| server.kind() == kind)
 }

@@ -1,43 +1,53 @@
-//! Connections to servers that serve no key that we know of, but may know who does.
+//! Connections for questions only: to servers that serve no key here, but may know which node does.
 //!
 //! They are kept between questions: while a shard is down its successor is asked for again and again, which must not
-//! open connections as often.
+//! open connections as often. When there are no more questions, they end.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_resp::{Address, Connection, Endpoint};
 
-/// One connection for each address that was asked last.
+/// One connection for each address that was asked lately.
 #[derive(Debug, Default)]
-pub(crate) struct Probes(Mutex<HashMap<Address, Connection>>);
+pub(crate) struct Probes(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    connections: HashMap<Address, Connection>,
+    /// Whether no more are to be opened.
+    closed: bool,
+}
 
 impl Probes {
-    /// Connections to exactly these `endpoints`, open or not; those to others end.
-    pub(crate) fn only(
-        &self,
-        endpoints: impl IntoIterator<Item = Endpoint>,
-    ) -> Vec<(Connection, Endpoint)> {
-        let mut known = self.lock();
-        let mut kept = HashMap::new();
-        let mut probes = Vec::new();
-        for endpoint in endpoints {
-            let connection = known
-                .remove(&endpoint.address)
-                .unwrap_or_else(|| Connection::lazy(endpoint.clone(), None));
-            kept.insert(endpoint.address.clone(), connection.clone());
-            probes.push((connection, endpoint));
+    /// The connection to `endpoint`, open or not; `None` when the client is closed.
+    pub(crate) fn get(&self, endpoint: &Endpoint) -> Option<Connection> {
+        let mut state = self.lock();
+        if state.closed {
+            return None;
         }
-        *known = kept;
-        probes
+        let connection = state
+            .connections
+            .entry(endpoint.address.clone())
+            .or_insert_with(|| Connection::lazy(endpoint.clone(), None));
+        Some(connection.clone())
     }
 
     /// Ends all of them.
     pub(crate) fn clear(&self) {
-        self.lock().clear();
+        let connections = std::mem::take(&mut self.lock().connections);
+        for connection in connections.values() {
+            connection.abort();
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Address, Connection>> {
+    /// Ends all of them, for good.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

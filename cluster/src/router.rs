@@ -1,12 +1,13 @@
-//! Which node serves a key, now: the map, how it is learned, and who is told when it changes.
+//! Keeps the map up to date: follows redirects, looks for a newer map when the present one is in doubt, and notifies
+//! waiting calls when it changes.
 //!
-//! The map is immutable and swapped whole. Commands read it and go straight to the node's connection: there is no task
-//! between them, so a shard that is slow or dead delays nobody else. Learning a new map happens in the background, one
-//! attempt at a time, and blocks no command (redis-rs issue 2092: a refresh that stops the world).
+//! Commands read the map and go straight to the node's connection: there is no task between them, so a shard that is slow
+//! or dead delays no other. Learning a new map happens in the background, one attempt at a time, and blocks no command
+//! (redis-rs issue 2092: a refresh that stops all commands).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::Event;
@@ -14,58 +15,63 @@ use leasehold_resp::{Endpoint, Error, ErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::background::spawn;
+use crate::background::{Begun, OnlyOne, spawn};
 use crate::discovery::{Discovery, Found};
+use crate::hub::{Hub, Routing};
+use crate::map::{Map, NodeObserver, Nodes};
 use crate::node::Node;
+use crate::pacing::Pacing;
+use crate::random::jittered;
 use crate::sentinel::OnSwitch;
 use crate::slot::{SLOTS, slot};
-use crate::subscriptions::{Hub, Routing};
 use crate::topology::{NodeAddress, View};
+use crate::views::Present;
 
-/// Shortest pause between two attempts to learn the map. Callers ask for one whenever a node fails them.
-const REFRESH_PAUSE: Duration = Duration::from_millis(25);
+/// The longest time until the map of a cluster is learned anew without any sign that it has changed.
+const REFRESH_PERIOD: Duration = Duration::from_secs(75);
 
-/// The first pause between two looks for the successor of a node that is down; each further one is twice as long.
-const FIRST_SEARCH_PAUSE: Duration = Duration::from_millis(100);
+/// Upper bound on waiting for a look to end before another one is asked for.
+const LOOK_WAIT: Duration = Duration::from_secs(3);
 
-/// The longest of these pauses.
-const LONGEST_SEARCH_PAUSE: Duration = Duration::from_millis(500);
+/// A look that has not ended after this long is on a runtime that is blocked or not driven; another one may begin.
+const LOST_AFTER: Duration = Duration::from_secs(10);
 
-/// How often the map of a cluster is learned anew without any sign that it has changed.
-const REFRESH_PERIOD: Duration = Duration::from_secs(60);
+/// How long connections that were opened for questions are kept after the last one.
+const PROBES_LINGER: Duration = Duration::from_secs(4);
 
-/// How many off-map nodes are kept.
-const MAX_OFF_MAP: usize = 8;
+/// A connection that was up for so long and ends is a new trouble, whatever was wrong before.
+const STEADY_AFTER: Duration = Duration::from_secs(5);
 
-/// What routes commands; shared by all clones of a client.
+/// Routes commands; shared by all clones of a client.
 pub(crate) struct Router {
-    /// How to get at a server, but for its address.
-    template: Endpoint,
+    nodes: Nodes,
     discovery: Discovery,
-    map: RwLock<Arc<Map>>,
-    /// Nodes that an `ASK` named and the map does not have, the newest last. A new shard is in no map before its first
-    /// slot has arrived; without these every command for it would open a connection (redis-rs issue 1025).
-    off_map: Mutex<Vec<Arc<Node>>>,
     pub(crate) hub: Arc<Hub>,
     /// For each slot the most replicas that its master was ever known to have; a single entry where there are no slots.
     replicas: Mutex<Vec<u16>>,
-    /// Told when the map changes, a node comes up, or the client is closed.
+    /// Notified when the map changes, a node comes up, or the client is closed.
     pub(crate) changed: Notify,
     /// Counts the first two.
     changes: AtomicU64,
-    /// Whether the map is being learned anew.
-    refresh: Mutex<Refresh>,
-    last_refresh: Mutex<Option<Instant>>,
-    closed: AtomicBool,
+    looks: Mutex<Looks>,
+    /// Notified at the end of each look.
+    looked: Arc<Notify>,
+    /// The task that ends the connections opened for questions.
+    sweep: OnlyOne,
     itself: Weak<Self>,
 }
 
-/// The nodes and their slots, at one moment.
-#[derive(Debug)]
-pub(crate) struct Map {
-    pub(crate) view: View,
-    /// Parallel to the shards of the view: their masters.
-    nodes: Vec<Arc<Node>>,
+/// Looks for a newer map: the one under way, and when the next may begin.
+struct Looks {
+    /// The number of the look under way, and when it began.
+    under_way: Option<(u64, Instant)>,
+    /// How many have begun.
+    begun: u64,
+    /// Whether another one was asked for meanwhile: nodes that have answered already may not have known yet.
+    again: bool,
+    pacing: Pacing,
+    /// What the latest change was to, by the word of the nodes.
+    learned: Option<View>,
 }
 
 impl Router {
@@ -76,13 +82,8 @@ impl Router {
     ) -> Result<Arc<Self>, Error> {
         let found = discovery.first(&template).await?;
         let router = Arc::new_cyclic(|itself| Self {
-            template,
+            nodes: Nodes::new(template, found.view.clone(), observer(itself)),
             discovery,
-            map: RwLock::new(Arc::new(Map {
-                view: found.view.clone(),
-                nodes: Vec::new(),
-            })),
-            off_map: Mutex::default(),
             hub: Hub::new(found.sharded, routing(itself)),
             replicas: Mutex::new(vec![
                 0;
@@ -94,58 +95,50 @@ impl Router {
             ]),
             changed: Notify::new(),
             changes: AtomicU64::new(0),
-            refresh: Mutex::new(Refresh::None),
-            last_refresh: Mutex::new(None),
-            closed: AtomicBool::new(false),
+            looks: Mutex::new(Looks {
+                under_way: None,
+                begun: 0,
+                again: false,
+                pacing: Pacing::new(),
+                learned: None,
+            }),
+            looked: Arc::default(),
+            sweep: OnlyOne::default(),
             itself: itself.clone(),
         });
-        router.adopt(found);
-        let itself = router.itself.clone();
-        router.discovery.watch(
-            &(Arc::new(move || {
-                if let Some(router) = itself.upgrade() {
-                    router.refresh();
-                }
-            }) as OnSwitch),
-        );
+        let Found { view, endpoint, .. } = found;
+        router.swap(endpoint.as_ref(), |_| Some(view));
+        router.discovery.watch(&on_switch(&router.itself));
         if router.discovery.is_dynamic() {
-            spawn(
-                &Handle::current(),
-                refresh_periodically(router.itself.clone()),
-            );
+            let refreshing = refresh_periodically(router.itself.clone());
+            spawn(&Handle::current(), refreshing);
         }
         Ok(router)
     }
 
     /// The present map.
     pub(crate) fn map(&self) -> Arc<Map> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+        self.nodes.map()
     }
 
-    fn serves(&self, node: &Arc<Node>) -> bool {
-        self.map()
-            .nodes
-            .iter()
-            .any(|known| Arc::ptr_eq(known, node))
-    }
-
-    /// The node of `key`, if anybody serves it.
+    /// The node of `key`, if any serves it.
     pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
-        // Under the lock rather than from a map of its own: its count is the one thing that all threads would write to.
-        self.map
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .node_of(key)
+        self.nodes.node_of(key)
+    }
+
+    /// The node at `address`, known or new. A redirect may name one that the map does not have yet.
+    pub(crate) fn node_at(&self, address: &NodeAddress) -> Arc<Node> {
+        self.nodes.node_at(address)
     }
 
     /// How long one command may take.
     pub(crate) const fn command_timeout(&self) -> Duration {
-        self.template.command_timeout
+        self.nodes.template.command_timeout
     }
 
     /// Whether keys belong to slots.
     pub(crate) const fn is_cluster(&self) -> bool {
-        matches!(self.discovery, Discovery::Cluster { .. })
+        matches!(self.discovery, Discovery::Cluster(_))
     }
 
     /// Whether the map can change at all.
@@ -153,28 +146,9 @@ impl Router {
         self.discovery.is_dynamic()
     }
 
-    /// The node at `address`, known or new. A redirect may name one that the map does not have yet.
-    pub(crate) fn node_at(&self, address: &NodeAddress) -> Arc<Node> {
-        let map = self.map();
-        let address = map.view.known_as(address);
-        if let Some(node) = find(&map.nodes, address) {
-            return node;
-        }
-        let mut off_map = self.off_map.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(node) = find(&off_map, address) {
-            return node;
-        }
-        let node = self.new_node(address);
-        if off_map.len() == MAX_OFF_MAP {
-            off_map.remove(0);
-        }
-        off_map.push(Arc::clone(&node));
-        node
-    }
-
     /// A node said that `slot` is at `address` now: puts that into the map at once, and has the rest looked at.
     pub(crate) fn moved(&self, slot: u16, address: &NodeAddress) {
-        self.swap(|map| {
+        self.swap(None, |map| {
             let address = map.view.known_as(address);
             let known = map
                 .view
@@ -186,61 +160,76 @@ impl Router {
         self.refresh();
     }
 
-    /// Has the map learned anew, in the background. Returns at once.
+    /// Has the map learned anew, in the background and not more often than [`Pacing`] allows. Returns at once.
     pub(crate) fn refresh(&self) {
         if !self.discovery.is_dynamic() || self.is_closed() {
             return;
         }
-        let mut refresh = self.refresh.lock().unwrap_or_else(PoisonError::into_inner);
-        if *refresh != Refresh::None {
-            *refresh = Refresh::Again;
+        let mut looks = self.looks();
+        if let Some((_, since)) = looks.under_way
+            && since.elapsed() < LOST_AFTER
+        {
+            looks.again = true;
             return;
         }
-        *refresh = Refresh::UnderWay;
-        drop(refresh);
-        // Outside of a runtime there is nobody to wait for the result either.
+        // Outside of a runtime there is no task that could wait for the result either.
         let (Some(router), Ok(runtime)) = (self.itself.upgrade(), Handle::try_current()) else {
-            return *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) = Refresh::None;
+            return;
         };
+        looks.begun += 1;
+        let number = looks.begun;
+        looks.under_way = Some((number, Instant::now()));
+        looks.again = false;
+        drop(looks);
         // Not made in the task: a runtime that is ending drops that before it ran, and the mark must not stay behind.
-        let refreshing = Refreshing(router);
-        spawn(&runtime, async move { refreshing.0.learn().await });
+        let look = Look { router, number };
+        spawn(&runtime, async move { look.router.look().await });
+    }
+
+    /// Has the map learned anew until `node` is up or serves nothing any more. The users of what is held there, or
+    /// subscribed to there, may send nothing for a long time that could fail, and a successor is elected a while after the
+    /// connection has ended.
+    pub(crate) fn search(&self, node: &Arc<Node>) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        if !self.is_dynamic() {
+            return;
+        }
+        let Some(begun) = node.search.begin() else {
+            return;
+        };
+        let searching = search_for(
+            self.itself.clone(),
+            Arc::downgrade(node),
+            begun,
+            Arc::clone(&self.looked),
+        );
+        spawn(&runtime, searching);
     }
 
     /// No more commands; connections end when those under way have been answered.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        for node in &self.map().nodes {
-            node.pool.close();
-        }
-        for node in self
-            .off_map
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .drain(..)
-        {
-            node.pool.close();
-        }
+        self.nodes.close();
+        self.discovery.close();
         self.changed.notify_waiters();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.nodes.is_closed()
     }
 
-    /// For a key that nobody serves.
-    pub(crate) fn unserved(&self) -> Error {
+    /// For a key whose slot no node serves.
+    pub(crate) fn unserved(&self, key: &[u8]) -> Error {
+        let no_node = Arc::from("");
         if self.is_closed() {
-            return Error::new(
-                ErrorKind::Closed,
-                &Arc::from(""),
-                "the client was closed here",
-            );
+            return Error::new(ErrorKind::Closed, &no_node, "the client was closed here");
         }
-        Error::not_sent(
-            &Arc::from(""),
-            "no node serves the key's slot at the moment",
-        )
+        let detail = format!(
+            "no node serves slot {} of the cluster at the moment",
+            slot(key)
+        );
+        Error::not_sent(&no_node, detail)
     }
 
     pub(crate) fn changes(&self) -> u64 {
@@ -252,33 +241,65 @@ impl Router {
         self.changed.notify_waiters();
     }
 
-    async fn learn(&self) {
-        let since = *self
-            .last_refresh
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(since) = since {
-            tokio::time::sleep_until((since + REFRESH_PAUSE).into()).await;
-        }
+    /// One look for a newer map, as soon as it may begin.
+    async fn look(&self) {
+        let due = self.looks().pacing.next(Instant::now());
+        tokio::time::sleep_until(due.into()).await;
+        let effort = {
+            let mut looks = self.looks();
+            // This look is the one that was asked for meanwhile.
+            looks.again = false;
+            looks.pacing.effort()
+        };
         let map = self.map();
-        if let Some(found) = self
-            .discovery
-            .again(&self.template, &map.view, &map.nodes)
-            .await
-        {
-            self.adopt(found);
+        let present = Present {
+            template: &self.nodes.template,
+            view: &map.view,
+            nodes: map.nodes(),
+        };
+        if let Some(view) = self.discovery.again(present, effort).await {
+            self.adopt(view);
         }
-        *self
-            .last_refresh
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.looks().pacing.looked(Instant::now());
+        self.looked.notify_waiters();
+        self.sweep_probes();
     }
 
-    /// Makes what was found the map, unless it is already.
-    fn adopt(&self, found: Found) {
-        let Found { view, endpoint, .. } = found;
-        self.swap_with(endpoint.as_ref(), |map| {
-            (map.nodes.is_empty() || map.view != view).then_some(view)
+    /// Makes `view` the map, unless it is already.
+    fn adopt(&self, view: View) {
+        if self.is_closed() {
+            return;
+        }
+        let mut looks = self.looks();
+        if !looks
+            .learned
+            .as_ref()
+            .is_some_and(|learned| learned.agrees_with(&view))
+        {
+            // The first view after the connect is no news.
+            if looks.learned.replace(view.clone()).is_some() {
+                looks.pacing.restart(Instant::now());
+            }
+        }
+        drop(looks);
+        self.swap(None, |map| (map.view != view).then_some(view));
+    }
+
+    /// Ends the connections opened for questions a while after the last one.
+    fn sweep_probes(&self) {
+        let (Some(begun), Ok(runtime)) = (self.sweep.begin(), Handle::try_current()) else {
+            return;
+        };
+        let (router, looked) = (self.itself.clone(), Arc::clone(&self.looked));
+        spawn(&runtime, async move {
+            while tokio::time::timeout(PROBES_LINGER, looked.notified())
+                .await
+                .is_ok()
+            {}
+            drop(begun);
+            if let Some(router) = router.upgrade() {
+                router.discovery.end_probes();
+            }
         });
     }
 
@@ -320,103 +341,42 @@ impl Router {
         }
     }
 
-    fn swap(&self, change: impl FnOnce(&Map) -> Option<View>) {
-        self.swap_with(None, change);
-    }
-
-    /// Replaces the map by one with another view. Nodes that stay keep their connections; the connections of the others
-    /// end when those who are still using them are done.
-    fn swap_with(&self, endpoint: Option<&Endpoint>, change: impl FnOnce(&Map) -> Option<View>) {
-        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(view) = change(&current) else { return };
-        let mut off_map = self.off_map.lock().unwrap_or_else(PoisonError::into_inner);
-        let node = |address: &NodeAddress| match find(&current.nodes, address)
-            .or_else(|| find(&off_map, address))
-        {
-            Some(node) => node,
-            None => match endpoint {
-                Some(endpoint) => self.node_through(address, endpoint),
-                None => self.new_node(address),
-            },
+    /// Replaces the map by one with another view, if `change` makes one.
+    fn swap(&self, endpoint: Option<&Endpoint>, change: impl FnOnce(&Map) -> Option<View>) {
+        let Some(replaced) = self.nodes.swap(endpoint, change) else {
+            return;
         };
-        let nodes: Vec<_> = view
-            .shards()
-            .iter()
-            .map(|shard| node(&shard.master))
-            .collect();
-        off_map.retain(|node| find(&nodes, &node.address).is_none());
-        drop(off_map);
-        self.expect_replicas_of(&view);
-        let map = Arc::new(Map { view, nodes });
-        let replaced = std::mem::replace(&mut *current, Arc::clone(&map));
-        drop(current);
-        for node in replaced
-            .nodes
-            .iter()
-            .filter(|node| node.connection().is_stalled() && !self.serves(node))
-        {
-            node.replace();
+        self.expect_replicas_of(&self.map().view);
+        for node in replaced.nodes() {
+            if node.connection().is_stalled() && !self.nodes.serves(node) {
+                node.replace();
+            }
         }
         self.hub.reconcile();
         self.note_change();
     }
 
-    fn new_node(&self, address: &NodeAddress) -> Arc<Node> {
-        self.node_through(address, &address.endpoint(&self.template))
-    }
-
-    fn node_through(&self, address: &NodeAddress, endpoint: &Endpoint) -> Arc<Node> {
-        let router = self.itself.clone();
-        Node::new(address.clone(), endpoint, move |node, event| {
-            if let Some(router) = router.upgrade() {
-                router.observed(node, event);
-            }
-        })
-    }
-
-    /// Has the map learned anew until `node` is up or serves nothing any more. Whoever holds something there, or listens
-    /// there, may send nothing for a long time that could fail, and a successor is elected a while after the connection has
-    /// ended.
-    pub(crate) fn search(&self, node: &Arc<Node>) {
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
-        if !self.is_dynamic() || node.sought.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (router, seeking) = (self.itself.clone(), Seeking(Arc::downgrade(node)));
-        spawn(&runtime, async move {
-            let mut pause = FIRST_SEARCH_PAUSE;
-            loop {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_SEARCH_PAUSE);
-                let (Some(router), Some(node)) = (router.upgrade(), seeking.0.upgrade()) else {
-                    return;
-                };
-                // In this order: if it goes down in between there is another search.
-                node.sought.store(false, Ordering::Release);
-                let missed =
-                    !router.is_closed() && !node.connection().is_up() && router.serves(&node);
-                if !missed || node.sought.swap(true, Ordering::AcqRel) {
-                    return;
-                }
-                router.refresh();
-            }
-        });
-    }
-
-    fn observed(self: &Arc<Self>, node: &Arc<Node>, event: Event) {
+    fn observed(&self, node: &Arc<Node>, event: Event) {
         match &event {
-            Event::Up => self.note_change(),
+            Event::Up => {
+                node.came_up();
+                self.note_change();
+            }
             Event::Down => {
-                self.refresh();
+                if node.went_down() >= STEADY_AFTER {
+                    self.looks().pacing.restart(Instant::now());
+                }
                 self.search(node);
             }
-            Event::Stalled if self.serves(node) => self.refresh(),
+            Event::Stalled if self.nodes.serves(node) => self.refresh(),
             Event::Stalled => node.replace(),
             _ => {}
         }
         self.hub.observe(node, event);
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -428,24 +388,89 @@ impl fmt::Debug for Router {
     }
 }
 
-impl Map {
-    pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
-        // One node that serves everything: no need to compute the slot.
-        let owner = if let [_] = self.nodes.as_slice() {
-            0
-        } else {
-            self.view.owner(slot(key))?
-        };
-        self.nodes.get(owner).cloned()
-    }
+/// A look under way. Dropping it lets the next one begin.
+struct Look {
+    router: Arc<Router>,
+    number: u64,
+}
 
-    pub(crate) fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
+impl Drop for Look {
+    fn drop(&mut self) {
+        let mut looks = self.router.looks();
+        // Another one has taken over if this one's runtime was not driven.
+        if looks
+            .under_way
+            .is_none_or(|(number, _)| number != self.number)
+        {
+            return;
+        }
+        looks.under_way = None;
+        let again = looks.again;
+        drop(looks);
+        if again {
+            self.router.refresh();
+        }
     }
 }
 
-fn find(nodes: &[Arc<Node>], address: &NodeAddress) -> Option<Arc<Node>> {
-    nodes.iter().find(|node| node.address == *address).cloned()
+/// Nodes that take over without a failure (`CLUSTER FAILOVER`, new shards) are noticed by their first redirect; this is
+/// for clients that are idle.
+async fn refresh_periodically(router: Weak<Router>) {
+    loop {
+        tokio::time::sleep(jittered(REFRESH_PERIOD)).await;
+        match router.upgrade() {
+            Some(router) if !router.is_closed() => router.refresh(),
+            _ => return,
+        }
+    }
+}
+
+/// Asks for looks until `node` is up or serves nothing any more.
+async fn search_for(router: Weak<Router>, node: Weak<Node>, mut begun: Begun, looked: Arc<Notify>) {
+    let new = node
+        .upgrade()
+        .map_or(Duration::ZERO, |node| node.time_to_connect());
+    tokio::time::sleep(new).await;
+    loop {
+        let next = looked.notified();
+        {
+            let (Some(router), Some(node)) = (router.upgrade(), node.upgrade()) else {
+                return;
+            };
+            // In this order: if it goes down in between there is another search.
+            drop(begun);
+            if router.is_closed() || node.connection().is_up() || !router.nodes.serves(&node) {
+                return;
+            }
+            let Some(again) = node.search.begin() else {
+                return;
+            };
+            begun = again;
+            router.refresh();
+        }
+        let _ = tokio::time::timeout(LOOK_WAIT, next).await;
+    }
+}
+
+/// Passes the events of connections to a router, while it exists.
+fn observer(router: &Weak<Router>) -> NodeObserver {
+    let router = router.clone();
+    Arc::new(move |node, event| {
+        if let Some(router) = router.upgrade() {
+            router.observed(node, event);
+        }
+    })
+}
+
+/// Has a router look for the master that a sentinel announced.
+fn on_switch(router: &Weak<Router>) -> OnSwitch {
+    let router = router.clone();
+    Arc::new(move || {
+        if let Some(router) = router.upgrade() {
+            router.looks().pacing.restart(Instant::now());
+            router.refresh();
+        }
+    })
 }
 
 /// What the subscriptions need of a router; nothing once it is gone.
@@ -463,56 +488,5 @@ fn routing(router: &Weak<Router>) -> Routing {
                 router.search(node);
             }
         }),
-    }
-}
-
-/// Whether the map is being learned anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refresh {
-    None,
-    /// An attempt is under way or about to begin.
-    UnderWay,
-    /// Another one was asked for meanwhile: whoever has answered already may not have known yet.
-    Again,
-}
-
-/// One attempt to learn the map.
-struct Refreshing(Arc<Router>);
-
-impl Drop for Refreshing {
-    fn drop(&mut self) {
-        let mut refresh = self
-            .0
-            .refresh
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *refresh, Refresh::None);
-        drop(refresh);
-        if before == Refresh::Again {
-            self.0.refresh();
-        }
-    }
-}
-
-/// One search for the successor of a node. A runtime that is ending drops it, and the mark must not stay behind.
-struct Seeking(Weak<Node>);
-
-impl Drop for Seeking {
-    fn drop(&mut self) {
-        if let Some(node) = self.0.upgrade() {
-            node.sought.store(false, Ordering::Release);
-        }
-    }
-}
-
-/// Nodes that take over without a failure (`CLUSTER FAILOVER`, new shards) are noticed by their first redirect; this is
-/// for clients that are idle.
-async fn refresh_periodically(router: Weak<Router>) {
-    loop {
-        tokio::time::sleep(REFRESH_PERIOD).await;
-        match router.upgrade() {
-            Some(router) if !router.is_closed() => router.refresh(),
-            _ => return,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Sentinels: who is master of a service, and who says so.
+//! Sentinels: which server is the master of a service.
 //!
 //! A sentinel may be wrong, late or cut off, and a master that was frozen while it was replaced goes on calling itself
 //! master for seconds. So several sentinels are asked, and the one they name must itself confirm its role.
@@ -12,10 +12,13 @@ use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
 
 use crate::node::Node;
-use crate::probes::may_answer;
+use crate::pacing::Effort;
+use crate::probes::{Probes, may_answer};
 use crate::race::Race;
+use crate::random::shuffle;
 use crate::role::{Votes, master_shard, named_master};
 use crate::topology::{NodeAddress, View};
+use crate::views::Present;
 
 /// The channel on which sentinels publish that a service has a new master.
 const SWITCHED: &[u8] = b"+switch-master";
@@ -37,8 +40,11 @@ pub(crate) type OnSwitch = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct Sentinels {
     endpoints: Vec<Endpoint>,
     service: Arc<str>,
-    /// One a sentinel: they listen for changes, and are asked. Opened once the first master is known.
+    /// One for each sentinel, subscribed to its announcements and used for questions. Opened once the first master is
+    /// known.
     connections: OnceLock<Vec<Connection>>,
+    /// Connections to servers that sentinels name and that have not confirmed their role.
+    pub(crate) probes: Probes,
 }
 
 impl Sentinels {
@@ -51,19 +57,40 @@ impl Sentinels {
             endpoints,
             service: service.into(),
             connections: OnceLock::new(),
+            probes: Probes::default(),
+        }
+    }
+
+    /// The first master.
+    pub(crate) async fn first(&self, template: &Endpoint) -> Result<View, Error> {
+        self.master(template, None).await
+    }
+
+    /// The master now; `None` if there is none, or if a single sentinel names the present one.
+    pub(crate) async fn again(&self, present: Present<'_>, effort: Effort) -> Option<View> {
+        let node = present.nodes.first().map(|node| &**node);
+        if effort == Effort::One
+            && self.named_by_one().await.as_ref() == node.map(|node| &node.address)
+        {
+            return None;
+        }
+        self.master(present.template, node).await.ok()
+    }
+
+    /// Ends the connections to the sentinels, and those to servers that they named.
+    pub(crate) fn close(&self) {
+        self.probes.close();
+        for connection in self.connections.get().into_iter().flatten() {
+            connection.abort();
         }
     }
 
     /// The master that most sentinels name, if it says so itself; otherwise the next one named. The `present` one is
-    /// asked through the connection that there is: while it is frozen or dead, its successor is waited for.
+    /// asked on its own connection: while it is frozen or dead, its successor is waited for.
     ///
     /// Another one than that must still be named when it has confirmed its role: a master that was frozen, and replaced
     /// while it was asked, says that it is one as soon as it wakes up.
-    pub(crate) async fn master(
-        &self,
-        template: &Endpoint,
-        present: Option<&Node>,
-    ) -> Result<View, Error> {
+    async fn master(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
         for _ in 0..LOOKS {
             let view = self.look(template, present).await?;
             let master = view.shards().first().map(|shard| &shard.master);
@@ -83,7 +110,8 @@ impl Sentinels {
         for address in named {
             let answer = match present.filter(|node| node.address == address) {
                 Some(node) => still_master(node).await,
-                None => confirmed(template, &address).await,
+                None if present.is_none() => confirmed(template, &address).await,
+                None => self.confirmed_by_probe(template, &address).await,
             };
             match answer {
                 Ok(view) => return Ok(view),
@@ -117,6 +145,34 @@ impl Sentinels {
             .get_or_init(|| self.endpoints.iter().map(connect).collect());
     }
 
+    /// As [`confirmed`], on a connection that is kept: sentinels may name a server that is no master for a long time.
+    async fn confirmed_by_probe(
+        &self,
+        template: &Endpoint,
+        address: &NodeAddress,
+    ) -> Result<View, Error> {
+        let mut endpoint = probe_endpoint(template, address);
+        // The question says so, and the connection outlives the answer.
+        endpoint.master_only = false;
+        match self.probes.get(&endpoint) {
+            Some(connection) if may_answer(&connection) => says_master(&connection, address).await,
+            _ => Err(Error::not_sent(
+                &endpoint.node(),
+                "the master that the sentinels name cannot be reached",
+            )),
+        }
+    }
+
+    /// The address that a random sentinel names, of those that can be reached.
+    async fn named_by_one(&self) -> Option<NodeAddress> {
+        let mut sentinels: Vec<_> = self.connections.get()?.iter().collect();
+        shuffle(&mut sentinels);
+        let sentinel = sentinels
+            .into_iter()
+            .find(|connection| may_answer(connection))?;
+        ask(sentinel, &self.service).await.ok()
+    }
+
     /// The addresses that sentinels name, the one named most often first; and why there are none.
     async fn named(&self) -> (Vec<NodeAddress>, Error) {
         let mut asked = Race::new();
@@ -148,7 +204,7 @@ impl Sentinels {
     }
 }
 
-/// One sentinel's word.
+/// The master that one sentinel names.
 async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Error> {
     if !may_answer(connection) {
         return Err(Error::not_sent(
@@ -166,29 +222,34 @@ async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Erro
     })
 }
 
-/// The view of a server that we do not know yet.
+/// The view of a server that there is no connection to yet.
 async fn confirmed(template: &Endpoint, address: &NodeAddress) -> Result<View, Error> {
+    let connection = Connection::connect(probe_endpoint(template, address)).await?;
+    says_master(&connection, address).await
+}
+
+fn probe_endpoint(template: &Endpoint, address: &NodeAddress) -> Endpoint {
     let mut endpoint = address.endpoint(template);
     endpoint.connect_timeout = endpoint.connect_timeout.min(ANSWER_WAIT);
     endpoint.command_timeout = endpoint.command_timeout.min(ANSWER_WAIT);
-    says_master(&Connection::connect(endpoint).await?, address).await
+    endpoint
 }
 
-/// The view of the master that we have, if it still is one and says so at once.
+/// The view of the present master, if it still is one and says so at once.
 async fn still_master(node: &Node) -> Result<View, Error> {
     let connection = node.connection();
-    let unheard = || {
+    let no_answer = || {
         Error::not_sent(
             connection.node(),
-            "the sentinels name a master that says nothing",
+            "the master that the sentinels name does not answer",
         )
     };
     if !may_answer(connection) || connection.is_stalled() {
-        return Err(unheard());
+        return Err(no_answer());
     }
     tokio::time::timeout(PRESENT_MASTER_WAIT, says_master(connection, &node.address))
         .await
-        .unwrap_or_else(|_| Err(unheard()))
+        .unwrap_or_else(|_| Err(no_answer()))
 }
 
 /// The view of a server that confirms that it is a master: `ROLE` is the only word that counts.

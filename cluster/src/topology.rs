@@ -127,12 +127,7 @@ impl View {
     /// Neither `CLUSTER SLOTS` nor `CLUSTER SHARDS` carries an epoch, so age cannot decide.
     #[must_use]
     pub fn agreed(views: Vec<Self>) -> Option<Self> {
-        let votes = |view: &Self| {
-            views
-                .iter()
-                .filter(|other| other.slot_owners_equal(view))
-                .count()
-        };
+        let votes = |view: &Self| views.iter().filter(|other| other.agrees_with(view)).count();
         let best = views
             .iter()
             .rev()
@@ -213,8 +208,8 @@ impl View {
             .count()
     }
 
-    /// Replicas come and go at different times for different nodes; who takes the writes is what matters.
-    fn slot_owners_equal(&self, other: &Self) -> bool {
+    /// Whether both name the same master for each slot. Replicas come and go at different times for different nodes.
+    pub(crate) fn agrees_with(&self, other: &Self) -> bool {
         // Slots come in long runs: what was compared for the one before need not be compared again.
         let mut same = None;
         self.slots.iter().zip(&other.slots).all(|(&ours, &theirs)| {

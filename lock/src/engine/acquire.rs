@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Confirmed, Evaluated, Event, Quorum};
+use leasehold_cluster::{Confirmed, Evaluated, Quorum, SubscriptionEvent};
 use leasehold_resp as resp;
 use leasehold_resp::Value;
 
@@ -140,7 +140,7 @@ async fn wait(
     let free_at = Instant::now() + pause;
     loop {
         match place.wait(free_at, until).await? {
-            Wake::Channel(Event::Message(message))
+            Wake::Channel(SubscriptionEvent::Message(message))
                 if (request.protocol.on_message)(&message) == Heard::Ignore => {}
             // After a fresh subscription, or without one, messages may have been missed.
             Wake::Channel(_) | Wake::Due => return Ok(true),

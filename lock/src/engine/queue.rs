@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
-use leasehold_cluster::{Event, Subscription};
+use leasehold_cluster::{Subscription, SubscriptionEvent};
 use tokio::time::Sleep;
 
 use super::context::Context;
@@ -41,7 +41,7 @@ pub(crate) enum Turn {
 #[derive(Debug)]
 pub(crate) enum Wake {
     /// The channel has something for the waiter: a message, or a subscription before which messages may have been missed.
-    Channel(Event),
+    Channel(SubscriptionEvent),
     /// The lease of the holder is over, if it was not renewed.
     Due,
     /// The time to wait is over.

@@ -2,6 +2,7 @@
 
 mod failover;
 mod isolation;
+mod map_questions;
 mod partition;
 mod redirects;
 mod redirects_scripted;

@@ -454,7 +454,7 @@ async fn one_sentinel_of_three_is_enough_and_a_service_that_none_knows_is_an_err
 
 #[tokio::test]
 async fn subscriptions_go_where_the_master_goes() {
-    use leasehold_cluster::Event;
+    use leasehold_cluster::SubscriptionEvent;
     let sentinels = Sentinels::start().await;
     let client = client(&sentinels.url()).await;
     let mut subscription = client.subscribe(b"wake");
@@ -463,10 +463,10 @@ async fn subscriptions_go_where_the_master_goes() {
             .await
             .expect("an event")
     };
-    assert!(matches!(next().await, Event::Subscribed));
+    assert!(matches!(next().await, SubscriptionEvent::Subscribed));
     let master = sentinels.failover().await;
     // The gap is told, and behind it messages arrive again.
-    assert!(matches!(next().await, Event::Subscribed));
+    assert!(matches!(next().await, SubscriptionEvent::Subscribed));
     until("a message reaches the client", async || {
         let heard = sentinels
             .node(master)
@@ -484,9 +484,9 @@ async fn subscriptions_go_where_the_master_goes() {
     .await;
     loop {
         match next().await {
-            Event::Message(message) => break assert_eq!(&message[..], b"up"),
-            Event::Subscribed => {}
-            Event::Refused(error) => panic!("{error}"),
+            SubscriptionEvent::Message(message) => break assert_eq!(&message[..], b"up"),
+            SubscriptionEvent::Subscribed => {}
+            other => panic!("{other:?}"),
         }
     }
     let published = Command::new(client.publish_command())
@@ -496,5 +496,7 @@ async fn subscriptions_go_where_the_master_goes() {
         client.call(b"wake", &published).await.unwrap().as_int(),
         Some(1)
     );
-    assert!(matches!(next().await, Event::Message(message) if &message[..] == b"again"));
+    assert!(
+        matches!(next().await, SubscriptionEvent::Message(message) if &message[..] == b"again")
+    );
 }

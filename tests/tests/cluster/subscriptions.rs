@@ -1,16 +1,18 @@
 //! Channels that belong to slots: heard at the slot's master, wherever it goes, and every gap is told.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Event, Subscription};
+use leasehold_cluster::{Client, Subscription, SubscriptionEvent};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error};
 use leasehold_testkit::cluster::Step;
 use leasehold_testkit::{BOUND, Cluster, Failover, until};
 
-use crate::support::client;
+use crate::support::{calls, client, soon, take};
 
-async fn next(subscription: &mut Subscription) -> Event {
+async fn next(subscription: &mut Subscription) -> SubscriptionEvent {
     tokio::time::timeout(BOUND, subscription.next())
         .await
         .expect("an event")
@@ -21,9 +23,11 @@ async fn message(subscription: &mut Subscription) -> (String, usize) {
     let mut gaps = 0;
     loop {
         match next(subscription).await {
-            Event::Message(message) => return (String::from_utf8(message.to_vec()).unwrap(), gaps),
-            Event::Subscribed => gaps += 1,
-            Event::Refused(error) => panic!("{error}"),
+            SubscriptionEvent::Message(message) => {
+                return (String::from_utf8(message.to_vec()).unwrap(), gaps);
+            }
+            SubscriptionEvent::Subscribed => gaps += 1,
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -66,7 +70,10 @@ async fn a_channel_is_heard_at_the_master_of_its_slot_and_nowhere_else() {
     for shard in 0..3 {
         let channel = cluster.key_at(shard, "ch").await;
         let mut subscription = listener.subscribe(channel.as_bytes());
-        assert!(matches!(next(&mut subscription).await, Event::Subscribed));
+        assert!(matches!(
+            next(&mut subscription).await,
+            SubscriptionEvent::Subscribed
+        ));
         if cluster.node(0).knows("ssubscribe").await {
             for node in 0..6 {
                 assert_eq!(
@@ -97,7 +104,10 @@ async fn a_slot_that_moves_takes_its_subscribers_with_it_and_they_are_told() {
         listener.subscribe(channel.as_bytes()),
     );
     for subscription in [&mut one, &mut other] {
-        assert!(matches!(next(subscription).await, Event::Subscribed));
+        assert!(matches!(
+            next(subscription).await,
+            SubscriptionEvent::Subscribed
+        ));
     }
     let slot = cluster.slot_of(&channel).await;
     for target in [1, 2, 0] {
@@ -112,7 +122,7 @@ async fn a_slot_that_moves_takes_its_subscribers_with_it_and_they_are_told() {
         migration.finish().await;
         for subscription in [&mut one, &mut other] {
             assert!(
-                matches!(next(subscription).await, Event::Subscribed),
+                matches!(next(subscription).await, SubscriptionEvent::Subscribed),
                 "the gap is told"
             );
         }
@@ -137,7 +147,10 @@ async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_an
         return println!("skipped: the server does not know CLUSTER MIGRATESLOTS");
     };
     let mut subscription = listener.subscribe(channel.as_bytes());
-    assert!(matches!(next(&mut subscription).await, Event::Subscribed));
+    assert!(matches!(
+        next(&mut subscription).await,
+        SubscriptionEvent::Subscribed
+    ));
     for said in ["streaming", "streaming again"] {
         migration.start_until(Step::Streaming).await;
         assert_eq!(publish(&speaker, &channel, said).await.unwrap(), 1);
@@ -147,7 +160,7 @@ async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_an
     migration.start().await;
     migration.finish().await;
     assert!(
-        matches!(next(&mut subscription).await, Event::Subscribed),
+        matches!(next(&mut subscription).await, SubscriptionEvent::Subscribed),
         "the gap is told"
     );
     assert_eq!(subscribers(&cluster, 1, &channel).await, 1);
@@ -229,12 +242,21 @@ async fn channels_of_slots_that_stay_have_no_gap() {
         client.subscribe(goes.as_bytes()),
         client.subscribe(stays.as_bytes()),
     );
-    assert!(matches!(next(&mut moved).await, Event::Subscribed));
-    assert!(matches!(next(&mut still).await, Event::Subscribed));
+    assert!(matches!(
+        next(&mut moved).await,
+        SubscriptionEvent::Subscribed
+    ));
+    assert!(matches!(
+        next(&mut still).await,
+        SubscriptionEvent::Subscribed
+    ));
     let migration = cluster.migration(slot, 1).await;
     migration.begin().await;
     migration.finish().await;
-    assert!(matches!(next(&mut moved).await, Event::Subscribed));
+    assert!(matches!(
+        next(&mut moved).await,
+        SubscriptionEvent::Subscribed
+    ));
     assert_eq!(publish(&client, &stays, "still here").await.unwrap(), 1);
     assert_eq!(message(&mut still).await, ("still here".into(), 0));
 }
@@ -253,7 +275,10 @@ async fn a_failover_takes_the_subscribers_to_the_new_master() {
         .map(|channel| listener.subscribe(channel.as_bytes()))
         .collect();
     for subscription in &mut subscriptions {
-        assert!(matches!(next(subscription).await, Event::Subscribed));
+        assert!(matches!(
+            next(subscription).await,
+            SubscriptionEvent::Subscribed
+        ));
     }
     // By agreement, by a kill, and by a freeze that no connection notices.
     cluster.failover(3, Failover::Graceful).await;
@@ -293,14 +318,17 @@ async fn a_client_that_only_listens_notices_a_frozen_master() {
     let listener = client(&cluster.url()).await;
     let channel = cluster.key_at(0, "ch").await;
     let mut subscription = listener.subscribe(channel.as_bytes());
-    assert!(matches!(next(&mut subscription).await, Event::Subscribed));
-    let begun = std::time::Instant::now();
+    assert!(matches!(
+        next(&mut subscription).await,
+        SubscriptionEvent::Subscribed
+    ));
+    let begun = Instant::now();
     cluster.freeze(0);
     // It asks after 15 s in which it has heard nothing, and waits 10 s for an answer.
     let event = tokio::time::timeout(BOUND * 2, subscription.next())
         .await
         .expect("an event");
-    assert!(matches!(event, Event::Subscribed), "{event:?}");
+    assert!(matches!(event, SubscriptionEvent::Subscribed), "{event:?}");
     println!("subscribed again {:?} after the freeze", begun.elapsed());
     assert_eq!(cluster.wait_for_writable(&channel).await, 3);
     let command = if cluster.node(3).knows("spublish").await {
@@ -330,11 +358,17 @@ async fn nobody_listens_any_more_after_a_drop() {
     let client = client(&cluster.url()).await;
     let channel = cluster.key_at(0, "ch").await;
     let mut subscription = client.subscribe(channel.as_bytes());
-    assert!(matches!(next(&mut subscription).await, Event::Subscribed));
+    assert!(matches!(
+        next(&mut subscription).await,
+        SubscriptionEvent::Subscribed
+    ));
     let migration = cluster.migration(cluster.slot_of(&channel).await, 1).await;
     migration.begin().await;
     migration.finish().await;
-    assert!(matches!(next(&mut subscription).await, Event::Subscribed));
+    assert!(matches!(
+        next(&mut subscription).await,
+        SubscriptionEvent::Subscribed
+    ));
     drop(subscription);
     until("nobody listens", async || {
         let counts = [
@@ -348,4 +382,65 @@ async fn nobody_listens_any_more_after_a_drop() {
         }
     })
     .await;
+}
+
+/// All channels of a shard lose their server at once, and it says so of each of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_channels_move_with_their_shard_and_hinder_no_command() {
+    const CHANNELS: usize = 10_000;
+    let cluster = Cluster::start().await;
+    if !sharded(&cluster).await {
+        return;
+    }
+    let client = client(&cluster.url()).await;
+    let elsewhere = cluster.key_at(1, "lock").await;
+    let last_slot = 16_384 / 3 - 1;
+    let mut subscriptions: Vec<_> = (0..)
+        .map(|n| format!("channel:{n}"))
+        .filter(|name| leasehold_cluster::slot::slot(name.as_bytes()) <= last_slot)
+        .take(CHANNELS)
+        .map(|name| client.subscribe(name.as_bytes()))
+        .collect();
+    for subscription in &mut subscriptions {
+        assert!(matches!(
+            next(subscription).await,
+            SubscriptionEvent::Subscribed
+        ));
+    }
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let unrelated = tokio::spawn({
+        let stop = Arc::clone(&stop);
+        async move {
+            let mut longest = Duration::ZERO;
+            while !stop.load(Ordering::SeqCst) {
+                let sent = Instant::now();
+                let taken = take(&client, &elsewhere, "me", soon()).await;
+                assert_eq!(taken.unwrap(), 1);
+                longest = longest.max(sent.elapsed());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            longest
+        }
+    });
+    cluster.failover(3, Failover::Graceful).await;
+    let since = Instant::now();
+    for subscription in &mut subscriptions {
+        assert!(matches!(
+            next(subscription).await,
+            SubscriptionEvent::Subscribed
+        ));
+    }
+    let all = since.elapsed();
+    stop.store(true, Ordering::SeqCst);
+    let longest = unrelated.await.unwrap();
+    let asked = calls(&mut cluster.raw(3).await, "ssubscribe").await;
+    println!(
+        "{all:?} until all are subscribed again by {asked} commands; longest command {longest:?}"
+    );
+    // Each once; a few more for those that were asked for before the replica had taken over.
+    assert!(asked <= CHANNELS as u64 + 2_000, "{asked} subscriptions");
+    // Bounds against standstill: a hundred milliseconds are usual.
+    assert!(all < Duration::from_secs(5), "{all:?}");
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
 }

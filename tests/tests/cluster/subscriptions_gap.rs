@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use leasehold_cluster::{Client, Event, Subscription};
+use leasehold_cluster::{Client, Subscription, SubscriptionEvent};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, ServerErrorKind};
 use leasehold_testkit::scripted::Scripted;
@@ -12,7 +12,7 @@ use leasehold_testkit::{Accept, BOUND, Fault, Proxy, Server, until};
 
 use crate::support::client;
 
-async fn next(subscription: &mut Subscription) -> Event {
+async fn next(subscription: &mut Subscription) -> SubscriptionEvent {
     tokio::time::timeout(BOUND, subscription.next())
         .await
         .expect("an event")
@@ -20,16 +20,16 @@ async fn next(subscription: &mut Subscription) -> Event {
 
 async fn subscribed(subscription: &mut Subscription) {
     let event = next(subscription).await;
-    assert!(matches!(event, Event::Subscribed), "{event:?}");
+    assert!(matches!(event, SubscriptionEvent::Subscribed), "{event:?}");
 }
 
 async fn message(subscription: &mut Subscription, expected: &str) {
     loop {
         match next(subscription).await {
-            Event::Message(payload) => return assert_eq!(payload, expected.as_bytes()),
+            SubscriptionEvent::Message(payload) => return assert_eq!(payload, expected.as_bytes()),
             // A confirmation may always come once more.
-            Event::Subscribed => {}
-            Event::Refused(error) => panic!("{error}"),
+            SubscriptionEvent::Subscribed => {}
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -161,7 +161,7 @@ async fn a_channel_that_the_user_may_not_hear_is_refused_and_takes_no_other_with
         .collect();
     let mut closed = client.subscribe(b"closed");
     let refused = |event| match event {
-        Event::Refused(error) => assert_eq!(
+        SubscriptionEvent::Refused(error) => assert_eq!(
             *error.as_server().unwrap().kind(),
             ServerErrorKind::NoPerm,
             "{error}"
@@ -186,7 +186,7 @@ async fn a_channel_that_the_user_may_not_hear_is_refused_and_takes_no_other_with
     raw.cmd(&["ACL", "SETUSER", "app", "&closed"]).await;
     raw.cmd(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     until("it is confirmed", async || {
-        matches!(next(&mut closed).await, Event::Subscribed)
+        matches!(next(&mut closed).await, SubscriptionEvent::Subscribed)
     })
     .await;
 }

@@ -1,0 +1,526 @@
+//! All subscriptions of one client: desired and confirmed channels.
+//!
+//! The hub keeps what is desired apart from what servers have confirmed, and brings the two together whenever a
+//! connection comes up, the map changes, or a server ends a subscription by itself (`sunsubscribe` when a slot moves
+//! away). Messages sent in between are lost, and there is no way to tell how many: so every confirmation is an event of
+//! its own, after which the subscriber must look at the state it waits for.
+//!
+//! A failover moves all channels of a shard at once, which may be ten thousand. Events of a connection therefore cost
+//! the same for any number of channels; a walk over all of them happens in slices, in a task of its own; and at most
+//! [`WINDOW`] subscriptions are under way at a node, so that other commands are answered in between.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::Bytes;
+use leasehold_resp::connection::Event;
+use leasehold_resp::push::{Confirmation, Push, Subscribe};
+use leasehold_resp::{Error, ErrorKind, Value};
+use tokio::runtime::Handle;
+
+use crate::background::{OnlyOne, spawn};
+use crate::inbox::{Inbox, SubscriptionEvent};
+use crate::node::Node;
+
+/// Pause before the next attempt after a server ended or redirected a subscription: by then the map may be newer.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Subscriptions that are under way at one node when channels are subscribed to anew.
+const WINDOW: usize = 64;
+
+/// Channels that a walk looks at before other tasks get their turn.
+const SLICE: usize = 128;
+
+/// The subscriptions of one client.
+pub(crate) struct Hub {
+    /// Whether channels belong to slots.
+    sharded: bool,
+    routing: Routing,
+    state: Mutex<State>,
+    /// The task that makes the next attempt after [`RETRY_PAUSE`].
+    retry: OnlyOne,
+    itself: Weak<Self>,
+}
+
+/// How the hub finds the node of a channel.
+pub(crate) struct Routing {
+    /// The node that serves the slot of a channel, if any does.
+    pub(crate) node_of: NodeOf,
+    /// Has the map learned anew, in the background.
+    pub(crate) refresh: Box<dyn Fn() + Send + Sync>,
+    /// Has the successor of a node looked for until it is up or replaced.
+    pub(crate) search: Search,
+}
+
+type NodeOf = Box<dyn Fn(&[u8]) -> Option<Arc<Node>> + Send + Sync>;
+type Search = Box<dyn Fn(&Arc<Node>) + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    /// The desired channels, in an order in which a walk can be interrupted.
+    channels: BTreeMap<Bytes, Channel>,
+    /// The nodes where subscriptions are under way or waiting, by [`Node::id`].
+    windows: HashMap<u64, Window>,
+    walk: Walk,
+}
+
+#[derive(Default)]
+struct Channel {
+    /// The node it was assigned to, and the number of that node's connection then.
+    at: Option<(Arc<Node>, u64)>,
+    progress: Progress,
+    inboxes: Vec<Arc<Inbox>>,
+}
+
+/// How far the subscription at the assigned node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Progress {
+    /// Waiting for room in the node's window.
+    #[default]
+    Queued,
+    /// Submitted.
+    Asked,
+    Confirmed,
+    /// Not repeated on this connection, unless there is another subscriber.
+    Refused,
+}
+
+/// The subscriptions under way at one node.
+#[derive(Default)]
+struct Window {
+    in_flight: usize,
+    /// Channels to subscribe to next. Some may have been assigned to another node since.
+    waiting: VecDeque<Bytes>,
+}
+
+/// Whether a walk over all channels is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Walk {
+    #[default]
+    None,
+    UnderWay,
+    /// Another one was asked for meanwhile.
+    Again,
+}
+
+impl Hub {
+    pub(crate) fn new(sharded: bool, routing: Routing) -> Arc<Self> {
+        Arc::new_cyclic(|itself| Self {
+            sharded,
+            routing,
+            state: Mutex::default(),
+            retry: OnlyOne::default(),
+            itself: itself.clone(),
+        })
+    }
+
+    /// Whether channels belong to slots, so that messages must be published with `SPUBLISH`.
+    pub(crate) const fn is_sharded(&self) -> bool {
+        self.sharded
+    }
+
+    /// Adds a subscriber to channel `name`. Sends a command at once unless the channel has another subscriber.
+    pub(crate) fn add(&self, name: &Bytes, inbox: &Arc<Inbox>) {
+        let mut state = self.lock();
+        let State {
+            channels, windows, ..
+        } = &mut *state;
+        let channel = channels.entry(name.clone()).or_default();
+        channel.inboxes.push(Arc::clone(inbox));
+        if channel.is_assigned() && channel.progress == Progress::Confirmed {
+            // The inbox is new: no task waits for it yet.
+            let _ = inbox.put(SubscriptionEvent::Subscribed);
+        } else if (!channel.is_assigned() || channel.progress == Progress::Refused)
+            && let Some(node) = (self.routing.node_of)(name)
+        {
+            channel.assign(&node);
+            let window = windows.entry(node.id).or_default();
+            if !self.ask(&node, name, channel, window) {
+                window.waiting.push_back(name.clone());
+            }
+        }
+    }
+
+    /// Removes a subscriber from channel `name`; ends the subscription if it was the last one.
+    pub(crate) fn remove(&self, name: &Bytes, inbox: &Arc<Inbox>) {
+        let mut state = self.lock();
+        let Some(channel) = state.channels.get_mut(name) else {
+            return;
+        };
+        channel.inboxes.retain(|other| !Arc::ptr_eq(other, inbox));
+        if channel.inboxes.is_empty() {
+            // Under the lock, so that the order of subscriptions on the wire is the order of changes here.
+            self.leave(channel, name);
+            state.channels.remove(name);
+        }
+    }
+
+    /// To be called with every event of the shared connection of `node`.
+    pub(crate) fn observe(&self, node: &Arc<Node>, event: Event) {
+        match event {
+            Event::Up => {
+                self.pump(&mut self.lock(), node);
+                self.reconcile();
+            }
+            Event::Down => {
+                // The channels are assigned to a connection that has ended; the walk assigns them to the next one.
+                let waiting = self
+                    .lock()
+                    .windows
+                    .get_mut(&node.id)
+                    .map(|window| std::mem::take(&mut window.waiting));
+                drop(waiting);
+                self.reconcile();
+            }
+            Event::Push(Push::Message { channel, payload }) => {
+                let wakers = self
+                    .lock()
+                    .channels
+                    .get(&channel)
+                    .map(|channel| channel.tell(&SubscriptionEvent::Message(payload)));
+                wake(wakers.unwrap_or_default());
+            }
+            Event::Push(Push::Unasked(
+                Confirmation::Unsubscribe | Confirmation::Sunsubscribe,
+                name,
+            )) => {
+                let mut state = self.lock();
+                if let Some(channel) = state.channels.get_mut(&name).filter(|c| c.is_at(node)) {
+                    channel.at = None;
+                }
+                drop(state);
+                // The slot has a new master, which the map may not name yet.
+                self.retry();
+            }
+            _ => {}
+        }
+    }
+
+    /// Assigns every channel to the node that it belongs to now, and subscribes to it there unless that was done. The
+    /// first slice is done here, the others in the background.
+    pub(crate) fn reconcile(&self) {
+        let mut state = self.lock();
+        if state.walk != Walk::None {
+            state.walk = Walk::Again;
+            return;
+        }
+        state.walk = Walk::UnderWay;
+        drop(state);
+        let Some(hub) = self.itself.upgrade() else {
+            return;
+        };
+        let mut walking = Walking { hub, after: None };
+        if !walking.step() {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(runtime) => spawn(&runtime, async move {
+                while walking.step() {
+                    tokio::task::yield_now().await;
+                }
+            }),
+            Err(_) => while walking.step() {},
+        }
+    }
+
+    /// Assigns the channels of one slice; returns the last one's name if there are more.
+    fn assign_slice(&self, after: Option<Bytes>) -> Option<Bytes> {
+        let mut state = self.lock();
+        let State {
+            channels, windows, ..
+        } = &mut *state;
+        let rest = (after.map_or(Unbounded, Excluded), Unbounded);
+        let mut changed: Vec<Arc<Node>> = Vec::new();
+        let mut last = None;
+        for (index, (name, channel)) in channels.range_mut::<Bytes, _>(rest).enumerate() {
+            if index == SLICE {
+                break;
+            }
+            last = (index == SLICE - 1).then(|| name.clone());
+            let Some(node) = (self.routing.node_of)(name) else {
+                continue;
+            };
+            if channel.is_at(&node) {
+                continue;
+            }
+            self.leave(channel, name);
+            channel.assign(&node);
+            let window = windows.entry(node.id).or_default();
+            window.waiting.push_back(name.clone());
+            if !changed.iter().any(|known| Arc::ptr_eq(known, &node)) {
+                changed.push(node);
+            }
+        }
+        for node in changed {
+            self.pump(&mut state, &node);
+        }
+        last
+    }
+
+    /// Submits waiting subscriptions as long as there is room in the window of `node`.
+    fn pump(&self, state: &mut State, node: &Arc<Node>) {
+        let State {
+            channels, windows, ..
+        } = state;
+        let Some(window) = windows.get_mut(&node.id) else {
+            return;
+        };
+        while window.in_flight < WINDOW
+            && let Some(name) = window.waiting.pop_front()
+        {
+            let Some(channel) = channels
+                .get_mut(&name)
+                .filter(|channel| channel.is_at(node) && channel.progress == Progress::Queued)
+            else {
+                continue;
+            };
+            if !self.ask(node, &name, channel, window) {
+                window.waiting.push_front(name);
+                return;
+            }
+        }
+        if window.in_flight == 0 && window.waiting.is_empty() {
+            windows.remove(&node.id);
+        }
+    }
+
+    /// Submits the subscription to a channel that is assigned to `node`. `false` if it was not even queued: the
+    /// connection's coming up leads to [`pump`](Self::pump), and so does the next attempt when its queue was full.
+    fn ask(
+        &self,
+        node: &Arc<Node>,
+        name: &Bytes,
+        channel: &mut Channel,
+        window: &mut Window,
+    ) -> bool {
+        let kind = if self.sharded {
+            Confirmation::Ssubscribe
+        } else {
+            Confirmation::Subscribe
+        };
+        // One command for each channel: sharded ones of several slots cannot be subscribed to together.
+        let subscribe = Subscribe {
+            kind,
+            channels: vec![name.clone()],
+        };
+        let session = channel.at.as_ref().map_or(0, |(_, session)| *session);
+        let (hub, id, at, asked_for) = (
+            self.itself.clone(),
+            node.id,
+            Arc::downgrade(node),
+            name.clone(),
+        );
+        let asked = node
+            .connection()
+            .subscribe_then(&subscribe, move |outcome| {
+                if let Some(hub) = hub.upgrade() {
+                    hub.answered(id, at.upgrade().as_ref(), session, &asked_for, outcome);
+                }
+            });
+        if asked {
+            channel.progress = Progress::Asked;
+            window.in_flight += 1;
+        } else if node.connection().is_up() {
+            self.retry();
+        } else {
+            node.connection().start();
+            (self.routing.search)(node);
+        }
+        asked
+    }
+
+    /// Takes the outcome of a subscription that was submitted to the node with this `id`, which may be gone.
+    fn answered(
+        &self,
+        id: u64,
+        node: Option<&Arc<Node>>,
+        session: u64,
+        name: &Bytes,
+        outcome: Result<Value, Error>,
+    ) {
+        let mut state = self.lock();
+        if let Some(window) = state.windows.get_mut(&id) {
+            window.in_flight = window.in_flight.saturating_sub(1);
+        }
+        let Some(node) = node else { return };
+        let (mut wakers, mut retries) = (Vec::new(), false);
+        let assigned = state.channels.get_mut(name).filter(|channel| {
+            let (at, since) = match &channel.at {
+                Some((at, since)) => (at, *since),
+                None => return false,
+            };
+            Arc::ptr_eq(at, node) && since == session
+        });
+        if let Some(channel) = assigned {
+            match outcome {
+                Ok(_) => {
+                    channel.progress = Progress::Confirmed;
+                    wakers = channel.tell(&SubscriptionEvent::Subscribed);
+                }
+                // The connection went down; the walk after that repeats the subscription.
+                Err(error) if error.kind() != ErrorKind::Server => channel.at = None,
+                Err(error) if is_misdirected(&error) => {
+                    channel.at = None;
+                    retries = true;
+                }
+                Err(error) => {
+                    channel.progress = Progress::Refused;
+                    wakers = channel.tell(&SubscriptionEvent::Refused(error));
+                }
+            }
+        }
+        self.pump(&mut state, node);
+        drop(state);
+        wake(wakers);
+        if retries {
+            self.retry();
+        }
+    }
+
+    /// Ends a subscription at the node that it was assigned to.
+    fn leave(&self, channel: &mut Channel, name: &Bytes) {
+        let Some((node, session)) = channel.at.take() else {
+            return;
+        };
+        if session != node.session() || channel.progress == Progress::Queued {
+            return;
+        }
+        let kind = if self.sharded {
+            Confirmation::Sunsubscribe
+        } else {
+            Confirmation::Unsubscribe
+        };
+        let unsubscribe = Subscribe {
+            kind,
+            channels: vec![name.clone()],
+        };
+        node.connection().subscribe(&unsubscribe).detach(|_| {});
+    }
+
+    /// Has the map learned anew, and makes another attempt a little later even if it is the same.
+    fn retry(&self) {
+        (self.routing.refresh)();
+        let (Some(begun), Ok(runtime)) = (self.retry.begin(), Handle::try_current()) else {
+            return;
+        };
+        let hub = self.itself.clone();
+        spawn(&runtime, async move {
+            tokio::time::sleep(RETRY_PAUSE).await;
+            drop(begun);
+            if let Some(hub) = hub.upgrade() {
+                hub.pump_all();
+                hub.reconcile();
+            }
+        });
+    }
+
+    /// Submits what waits for room at any node.
+    fn pump_all(&self) {
+        let mut state = self.lock();
+        let mut waiting: Vec<_> = state
+            .windows
+            .values()
+            .filter_map(|window| window.waiting.front().cloned())
+            .filter_map(|name| state.channels.get(&name)?.at.clone())
+            .collect();
+        for (node, _) in waiting.drain(..) {
+            self.pump(&mut state, &node);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub")
+            .field("sharded", &self.sharded)
+            .field("channels", &self.lock().channels.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Channel {
+    /// Whether it is assigned to a connection that has not ended since.
+    fn is_assigned(&self) -> bool {
+        self.at
+            .as_ref()
+            .is_some_and(|(node, session)| node.session() == *session)
+    }
+
+    fn is_at(&self, node: &Arc<Node>) -> bool {
+        self.is_assigned()
+            && self
+                .at
+                .as_ref()
+                .is_some_and(|(at, _)| Arc::ptr_eq(at, node))
+    }
+
+    fn assign(&mut self, node: &Arc<Node>) {
+        self.at = Some((Arc::clone(node), node.session()));
+        self.progress = Progress::Queued;
+    }
+
+    /// Gives an event to all subscribers. Returns the tasks to wake, once no lock is held.
+    fn tell(&self, event: &SubscriptionEvent) -> Vec<Waker> {
+        let inboxes = self.inboxes.iter();
+        inboxes
+            .filter_map(|inbox| inbox.put(event.clone()))
+            .collect()
+    }
+}
+
+/// A walk under way. Dropping it lets another one begin: a runtime that is ending drops it half way, and the connections
+/// with it, whose coming up again begins another.
+struct Walking {
+    hub: Arc<Hub>,
+    /// The last channel that was looked at.
+    after: Option<Bytes>,
+}
+
+impl Walking {
+    /// Looks at the next slice; `false` after the last one.
+    fn step(&mut self) -> bool {
+        self.after = self.hub.assign_slice(self.after.take());
+        if self.after.is_some() {
+            return true;
+        }
+        let mut state = self.hub.lock();
+        if state.walk == Walk::Again {
+            state.walk = Walk::UnderWay;
+            return true;
+        }
+        state.walk = Walk::None;
+        false
+    }
+}
+
+impl Drop for Walking {
+    fn drop(&mut self) {
+        if self.after.is_some() {
+            self.hub.lock().walk = Walk::None;
+        }
+    }
+}
+
+/// Whether the subscription may succeed at another node, or here a little later.
+fn is_misdirected(error: &Error) -> bool {
+    error
+        .as_server()
+        .is_some_and(|server| server.is_transient() || server.is_redirect())
+}
+
+fn wake(wakers: Vec<Waker>) {
+    for waker in wakers {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests;
