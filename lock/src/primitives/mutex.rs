@@ -4,14 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_resp::{Command, Value};
-
 use crate::engine::acquire::{Request, Wait};
 use crate::engine::context::Context;
 use crate::engine::hold::OwnerHolds;
 use crate::error::{Error, ErrorKind};
 use crate::options::Terms;
-use crate::protocol::mutex::{MUTEX, force_unlock};
+use crate::protocol::mutex::{Inspected, MUTEX, force_unlock, inspect, read_inspect};
 use crate::request::{Acquire, TryAcquire};
 use crate::state::names::Name;
 
@@ -96,47 +94,30 @@ impl Mutex {
     ///
     /// Cancel safe: it only reads.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
-        let fields = self.read(&Command::new("HGETALL").arg(self.key())).await?;
-        let pairs = match &fields {
-            Value::Map(pairs) => pairs.as_slice(),
-            _ => return Err(self.error(Error::unexpected(&fields))),
-        };
-        // `mode` is what Redisson's read-write locks add to their holders.
-        let holder = pairs.iter().find_map(|(id, count)| {
-            let id = String::from_utf8_lossy(id.as_bytes()?).into_owned();
-            let count = count.as_str()?.parse().ok()?;
-            Some(Holder { id, count })
-        });
-        if holder.is_none() && !pairs.is_empty() {
-            return Err(self.error(Error::new(
-                ErrorKind::WrongType,
-                "a hash without a holder and a count",
-            )));
-        }
-        Ok(holder)
+        let found = self.inspect().await?;
+        Ok(found.map(|Inspected { holder, count, .. }| Holder { id: holder, count }))
     }
 
     /// For how long the lock stays taken unless it is renewed or released; `None` if it is free.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoExpiry`] if it has no expiry; and those of asking a server.
+    /// [`ErrorKind::NoExpiry`] if it has no expiry, [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a
+    /// server.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
     pub async fn remaining(&self) -> Result<Option<Duration>, Error> {
-        let ttl = self.read(&Command::new("PTTL").arg(self.key())).await?;
-        match ttl.as_int() {
-            Some(ms @ 0..) => Ok(Some(Duration::from_millis(ms.cast_unsigned()))),
-            Some(-1) => Err(self.error(Error::no_expiry())),
-            Some(_) => Ok(None),
-            None => Err(self.error(Error::unexpected(&ttl))),
+        let found = self.inspect().await?;
+        match found.map(|found| found.remaining) {
+            None => Ok(None),
+            Some(Some(remaining)) => Ok(Some(remaining)),
+            Some(None) => Err(self.error(Error::no_expiry())),
         }
     }
 
-    /// Removes the lock from its holder, which is told at its next renewal. Returns whether it was
-    /// held.
+    /// Removes the lock from its holder. It is told at its next renewal. Returns whether it was held.
     ///
     /// # Errors
     ///
@@ -182,11 +163,15 @@ impl Mutex {
         }
     }
 
-    async fn read(&self, command: &Command) -> Result<Value, Error> {
+    async fn inspect(&self) -> Result<Option<Inspected>, Error> {
         self.check()?;
-        let client = &self.context.client;
-        let reply = client.call(self.key().as_bytes(), command).await;
-        reply.map_err(|error| self.error(Error::from_read(error)))
+        let call = inspect(&self.name);
+        let slices = call.slices();
+        let deadline = Instant::now() + self.context.config.command_timeout;
+        let evaluated = self.context.client.eval(&slices.call(), deadline).await;
+        let evaluated = evaluated.map_err(|error| self.error(Error::from_read(error)))?;
+        read_inspect(&evaluated.value)
+            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
     }
 
     fn check(&self) -> Result<(), Error> {

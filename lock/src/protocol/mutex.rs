@@ -32,6 +32,15 @@ pub(crate) static MUTEX: Protocol = Protocol {
     on_message,
 };
 
+/// What the server knows of a lock that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Inspected {
+    /// `None` if it has no expiry.
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) holder: String,
+    pub(crate) count: u64,
+}
+
 /// Index of the counter of fencing tokens in the layout.
 const COUNTER: usize = 0;
 
@@ -40,6 +49,7 @@ static ACQUIRE_ALONE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("mutex/acquire_alone.lua")));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/release.lua")));
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/renew.lua")));
+static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/inspect.lua")));
 static FORCE_UNLOCK: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("mutex/force_unlock.lua")));
 
@@ -103,6 +113,29 @@ fn read_release(reply: &Value) -> Option<Ended> {
         },
         _ => Ended::AlreadyGone,
     })
+}
+
+/// Asks who holds the lock.
+pub(crate) fn inspect(name: &Name) -> Call<'_> {
+    let mut call = Call::new(&INSPECT);
+    call.key(name.key());
+    call
+}
+
+/// Reads the reply of [`inspect`]: `Some(None)` if the lock is free, `None` if the script gives no such reply.
+pub(crate) fn read_inspect(reply: &Value) -> Option<Option<Inspected>> {
+    match reply.as_array()? {
+        [] => Some(None),
+        [remaining, holder, count] => Some(Some(Inspected {
+            remaining: match remaining.as_int()? {
+                -1 => None,
+                ms => Some(Duration::from_millis(ms.max(0).cast_unsigned())),
+            },
+            holder: String::from_utf8_lossy(holder.as_bytes()?).into_owned(),
+            count: count.as_str()?.parse().ok()?,
+        })),
+        _ => None,
+    }
 }
 
 /// Removes the lock from its holder; 1 if it was held.

@@ -17,7 +17,7 @@ const PATTERNS: &[&str] = &[
 /// What the scripts are sent with and what is called in them, and what reads.
 const COMMANDS: &[&str] = &[
     "+eval", "+evalsha", "+hexists", "+pttl", "+get", "+time", "+hset", "+pexpire", "+set",
-    "+hdel", "+hlen", "+del", "+hgetall",
+    "+hdel", "+hscan", "+del",
 ];
 /// What is asked before waiters are woken; a denial does not keep them from it, but is noted.
 const NOTED: &str = "+exists";

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Guard, Locks, LostReason, Release};
-use leasehold_testkit::{Accept, Cut, Fault, Proxy, RawValue, Server};
+use leasehold_testkit::{Accept, Cut, Fault, Proxy, Raw, RawValue, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::support::{
-    assert_everything_expires, exists, fields, locks, ms, short_locks, until, within,
+    assert_everything_expires, exists, fields, locks, ms, pttl, short_locks, until, within,
 };
 
 /// The error is of that kind, and its message has all these parts.
@@ -478,33 +478,81 @@ async fn a_replica_takes_no_locks() {
     .await;
 }
 
-/// What somebody else's program leaves at the key of a lock.
+/// Nothing at the key `a` is taken for a lock, and nothing of it is changed.
+async fn assert_no_lock(raw: &mut Raw, locks: &Locks) {
+    let before = fields(raw, "a").await;
+    let is_permanent = pttl(raw, "a").await == -1;
+    let a = locks.mutex("a");
+    let fixed = a.try_lock().lease(ms(1000));
+    let errors = [
+        a.lock().await.map(drop).unwrap_err(),
+        fixed.await.map(drop).unwrap_err(),
+        a.try_lock_for(ms(10)).await.map(drop).unwrap_err(),
+        a.holder().await.map(drop).unwrap_err(),
+        a.remaining().await.map(drop).unwrap_err(),
+        a.force_unlock().await.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert_says(&error, ErrorKind::WrongType, &["`a`", "another name"]);
+    }
+    assert!(
+        fields(raw, "a").await == before,
+        "{before:.200} was changed"
+    );
+    assert_eq!(pttl(raw, "a").await == -1, is_permanent);
+}
+
 #[tokio::test]
-async fn strange_contents_of_a_lock_are_a_lock_of_somebody_else() {
+async fn a_hash_of_somebody_elses_data_is_no_lock_and_is_never_deleted() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
     let locks = locks(&server).await;
-    for field in [
-        "",
-        ":",
-        "no colon",
-        "mode",
-        &"x".repeat(10_000),
-        "\r\n$5\r\n",
-    ] {
-        raw.cmd(&["HSET", "a", field, "many"]).await;
-        raw.cmd(&["PEXPIRE", "a", "60000"]).await;
-        let before = raw.cmd(&["HGETALL", "a"]).await;
-        assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
-        let holder = locks.mutex("a").holder().await;
-        assert!(
-            holder.is_err_and(|error| error.kind() == ErrorKind::WrongType),
-            "a count that is no number"
-        );
-        assert_eq!(raw.cmd(&["HGETALL", "a"]).await, before);
-        assert!(locks.mutex("a").force_unlock().await.unwrap());
+    let hashes: [&[&str]; 9] = [
+        &["name", "Ann"],
+        &["", "many"],
+        &[":", "1"],
+        &["no colon", "1"],
+        &["uuid:1", "many"],
+        &["uuid:1", "-1"],
+        &["uuid:1", "1", "name", "Ann"],
+        &["mode", "read"],
+        &["mode", "dark", "uuid:1", "1"],
+    ];
+    for hash in hashes {
+        raw.cmd(&[&["HSET", "a"], hash].concat()).await;
+        assert_no_lock(&mut raw, &locks).await;
+        raw.cmd(&["PEXPIRE", "a", "600000"]).await;
+        assert_no_lock(&mut raw, &locks).await;
+        raw.cmd(&["DEL", "a"]).await;
     }
-    assert_eq!(fields(&mut raw, "a").await, "");
+    for n in 0..5_000 {
+        raw.cmd(&["HSET", "a", &format!("field {n}"), "text"]).await;
+    }
+    assert_no_lock(&mut raw, &locks).await;
+}
+
+#[tokio::test]
+async fn strange_holders_are_holders_all_the_same() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = locks(&server).await;
+    let long = format!("{}:1", "x".repeat(10_000));
+    let locked: [&[&str]; 4] = [
+        &["\r\n$5\r\n:1", "1"],
+        &[&long, "3"],
+        &["mode", "write", "uuid:1:write", "2"],
+        &["mode", "read", "uuid:1", "1", "other:7", "2"],
+    ];
+    for lock in locked {
+        raw.cmd(&[&["HSET", "a"], lock].concat()).await;
+        raw.cmd(&["PEXPIRE", "a", "60000"]).await;
+        let a = locks.mutex("a");
+        assert!(a.try_lock().await.unwrap().is_none());
+        assert!(a.holder().await.unwrap().expect("a holder").count() > 0);
+        assert!(a.remaining().await.unwrap().expect("held") <= ms(60_000));
+        assert!(a.force_unlock().await.unwrap());
+        assert!(!exists(&mut raw, "a").await);
+    }
     assert_everything_expires(&mut raw).await;
     assert!(matches!(raw.cmd(&["PING"]).await, RawValue::Simple(_)));
 }

@@ -20,6 +20,20 @@ local lease = tonumber(ARGV[2])
 local mine = redis.call('HEXISTS', KEYS[1], ARGV[1])
 local ttl = redis.call('PTTL', KEYS[1])
 if mine == 0 and ttl ~= -2 then
+  -- Held by others, if the fields are holders: an id with a colon and a count, beside the mode of a read-write lock.
+  local fields, holders = redis.call('HSCAN', KEYS[1], 0)[2], 0
+  for i = 1, #fields, 2 do
+    local field, value = fields[i], fields[i + 1]
+    if string.find(field, '.:.') and string.find(value, '^%d+$') then
+      holders = holders + 1
+    elseif field ~= 'mode' or value ~= 'read' and value ~= 'write' then
+      holders = -1
+      break
+    end
+  end
+  if holders <= 0 and #fields > 0 then
+    return redis.error_reply('WRONGTYPE the key holds a hash whose fields are not the holders of a lock')
+  end
   if ttl == -1 then
     return 0
   end
