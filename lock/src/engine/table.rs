@@ -75,6 +75,11 @@ impl Table {
         after.run();
     }
 
+    /// See [`Waiters::holds`].
+    pub(crate) fn holds(&self, name: &Arc<Name>) -> Vec<Arc<Hold>> {
+        lock(&self.0).holds(name)
+    }
+
     /// See [`Waiters::take_subscription`].
     pub(crate) fn take_subscription(&self, name: &Arc<Name>) -> Option<Subscription> {
         lock(&self.0).take_subscription(name)

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::engine::acquire::{Request, Wait};
 use crate::engine::context::Context;
 use crate::engine::hold::OwnerHolds;
-use crate::error::{Error, ErrorKind};
+use crate::engine::release;
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Terms;
 use crate::protocol::mutex::{Inspected, MUTEX, force_unlock, inspect, read_inspect};
 use crate::request::{Acquire, TryAcquire};
@@ -117,7 +118,8 @@ impl Mutex {
         }
     }
 
-    /// Removes the lock from its holder. It is told at its next renewal. Returns whether it was held.
+    /// Removes the lock from its holder. A holder in this process loses it at once, others at their next renewal. Returns
+    /// whether it was held.
     ///
     /// # Errors
     ///
@@ -132,9 +134,15 @@ impl Mutex {
         self.check()?;
         let call = force_unlock(&self.name, client.publish_command());
         let slices = call.slices();
+        // Granted before the request is sent, so gone when it is answered.
+        let registry = &self.context.registry;
+        let holds = registry.table.holds(&self.name);
         let deadline = Instant::now() + self.context.config.command_timeout;
         let evaluated = client.eval(&slices.call(), deadline).await;
         let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
+        for hold in holds {
+            release::lose(registry, &hold, LostReason::Stolen);
+        }
         match evaluated.value.as_int() {
             Some(1) => Ok(true),
             Some(_) if evaluated.repeated => Err(self.error(Error::new(

@@ -276,6 +276,13 @@ impl<H: Clone, S> Waiters<H, S> {
         after
     }
 
+    /// The holds of this name.
+    pub(crate) fn holds(&self, name: &Arc<Name>) -> Vec<H> {
+        let entry = self.entries.get(name);
+        let held = entry.into_iter().flat_map(|entry| entry.held.iter());
+        held.map(|held| held.hold.clone()).collect()
+    }
+
     /// The subscription that an earlier head has left.
     pub(crate) fn take_subscription(&mut self, name: &Arc<Name>) -> Option<S> {
         self.entries

@@ -482,3 +482,30 @@ async fn shutdown_frees_what_was_dropped_and_what_was_not_and_ends_every_wait() 
     within("shutdown again", locks.shutdown()).await.unwrap();
     assert_eq!(held.release().await.unwrap(), Release::AlreadyGone);
 }
+
+#[tokio::test]
+async fn a_lock_that_is_forced_open_here_is_lost_here_at_once() {
+    let server = Server::start().await;
+    let locks = locks(&server).await;
+    let a = locks.mutex("a");
+    for lease in [None, Some(ms(60_000))] {
+        let request = a.lock();
+        let guard = match lease {
+            Some(lease) => request.lease(lease).await.unwrap(),
+            None => request.await.unwrap(),
+        };
+        let lock = a.lock();
+        let waiter = tokio::spawn(async move { lock.await.unwrap() });
+        tokio::task::yield_now().await;
+        assert!(a.force_unlock().await.unwrap());
+        assert!(!guard.is_held());
+        assert_eq!(guard.lost().await, LostReason::Stolen);
+        let next = within("the waiter", waiter).await.unwrap();
+        assert!(next.token() > guard.token());
+        drop(next);
+        drop(guard);
+        let free = a.try_lock().await.unwrap();
+        assert!(free.is_some(), "nothing keeps it from others here");
+    }
+    assert!(!a.force_unlock().await.unwrap(), "it is free");
+}
