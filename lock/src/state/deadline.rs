@@ -50,12 +50,16 @@ impl Deadline {
         }
     }
 
-    /// The later of the two, clock by clock: a confirmed renewal never moves the end back.
+    /// The later one, whole: a confirmed renewal never moves the end back.
+    ///
+    /// Both clocks of the result are from one request. With the later of each clock, a wall clock that was set back between
+    /// two renewals would be trusted for as long as it was set back, and only that one runs while a machine sleeps.
     #[must_use]
     pub(crate) fn extended(self, other: Self) -> Self {
-        Self {
-            monotonic: self.monotonic.max(other.monotonic),
-            wall: self.wall.max(other.wall),
+        if other.monotonic < self.monotonic {
+            self
+        } else {
+            other
         }
     }
 
@@ -164,6 +168,24 @@ mod tests {
         let short = Deadline::new(later(sent, ms(100)), ms(1000));
         assert_eq!(long.extended(short), long);
         assert_eq!(short.extended(long), long);
+    }
+
+    #[test]
+    fn a_wall_clock_that_was_set_back_is_not_trusted_for_longer() {
+        let sent = now();
+        let hour = ms(3_600_000);
+        let set_back = Now {
+            monotonic: sent.monotonic + ms(300),
+            wall: sent.wall + ms(300) - hour,
+        };
+        let deadline = Deadline::new(sent, ms(1000)).extended(Deadline::new(set_back, ms(1000)));
+        assert_eq!(deadline.left(set_back), ms(988));
+        // The machine sleeps for two seconds: the monotonic clock stands still.
+        let woken = Now {
+            monotonic: set_back.monotonic + ms(1),
+            wall: set_back.wall + ms(2000),
+        };
+        assert!(deadline.is_over(woken));
     }
 
     #[test]
