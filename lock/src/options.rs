@@ -76,6 +76,34 @@ impl Terms {
         Some(whole).filter(|lease| !lease.is_zero())
     }
 
+    /// What is asked for here and not given by a hold with the terms `held`, which `acknowledged` replicas confirmed and
+    /// whose request was sent at `since`; `None` if that hold will do. Its lease may be another one.
+    pub(crate) fn missing_in(
+        &self,
+        held: &Self,
+        acknowledged: usize,
+        since: Instant,
+        now: Instant,
+    ) -> Option<&'static str> {
+        let confirmed = match self.replicas {
+            Replicas::None => true,
+            Replicas::AtLeast(n) => held.replicas == Replicas::All || acknowledged >= n,
+            Replicas::All => held.replicas == Replicas::All,
+        };
+        if !confirmed {
+            return Some(
+                "`replicated`: fewer replicas had to confirm that hold than are asked for",
+            );
+        }
+        let ends = match held.max_hold {
+            Some(max_hold) => Some(since + max_hold),
+            None => (!held.renew).then(|| since + held.lease),
+        };
+        let in_time = |max_hold| ends.is_some_and(|end| end <= now + max_hold);
+        (!self.max_hold.is_none_or(in_time))
+            .then_some("`max_hold`: that hold may last longer than is asked for")
+    }
+
     /// The duration that cannot be used, if there is one.
     pub(crate) fn bad_duration(&self) -> Option<&'static str> {
         if !is_good_lease(self.lease) {
@@ -84,5 +112,53 @@ impl Terms {
         self.max_hold
             .is_some_and(|max_hold| !is_good_lease(max_hold))
             .then_some("the longest hold")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(replicas: Replicas, max_hold: Option<u64>) -> Terms {
+        Terms {
+            lease: Duration::from_secs(30),
+            renew: true,
+            max_hold: max_hold.map(Duration::from_secs),
+            replicas,
+        }
+    }
+
+    #[test]
+    fn a_hold_gives_what_is_asked_for_or_says_what_is_missing() {
+        let since = Instant::now();
+        let now = since + Duration::from_secs(5);
+        let missing = |asked: Terms, held: Terms, acknowledged| {
+            let missing = asked.missing_in(&held, acknowledged, since, now);
+            missing.and_then(|missing| missing.split(':').next())
+        };
+        let plain = terms(Replicas::None, None);
+        let safe = terms(Replicas::All, None);
+        let two = terms(Replicas::AtLeast(2), None);
+        assert_eq!(missing(plain, safe, 1), None);
+        assert_eq!(missing(safe, safe, 1), None);
+        assert_eq!(missing(two, safe, 1), None, "all there are");
+        assert_eq!(missing(two, terms(Replicas::AtLeast(1), None), 2), None);
+        assert_eq!(missing(two, plain, 0), Some("`replicated`"));
+        assert_eq!(missing(safe, two, 2), Some("`replicated`"));
+
+        let short = terms(Replicas::None, Some(10));
+        assert_eq!(missing(short, plain, 0), Some("`max_hold`"));
+        assert_eq!(missing(short, terms(Replicas::None, Some(15)), 0), None);
+        assert_eq!(
+            missing(short, terms(Replicas::None, Some(16)), 0),
+            Some("`max_hold`")
+        );
+        let fixed = Terms {
+            lease: Duration::from_secs(10),
+            renew: false,
+            ..plain
+        };
+        assert_eq!(missing(short, fixed, 0), None, "it ends in time");
+        assert_eq!(missing(plain, short, 0), None);
     }
 }

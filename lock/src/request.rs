@@ -14,7 +14,8 @@ use crate::options::Replicas;
 /// An acquisition to be awaited. It resolves to a [`Guard`], or, as [`TryAcquire`], to `None` where it may not wait, or not
 /// as long as others hold the lock.
 ///
-/// The lease is renewed until the guard is dropped, unless [`lease`](Self::lease) fixes it.
+/// The lease is renewed until the guard is dropped, unless [`lease`](Self::lease) fixes it. A lock that nests with one of
+/// the same [`Owner`](crate::Owner) has the lease of that one.
 ///
 /// # Errors
 ///
@@ -28,6 +29,8 @@ use crate::options::Replicas;
 ///   key holds will not go away by waiting.
 /// * [`ErrorKind::Lost`](crate::ErrorKind::Lost): the lease was over before the answer came; or, through an
 ///   [`Owner`](crate::Owner), a guard of the same lock is still there but lost.
+/// * [`ErrorKind::Nested`](crate::ErrorKind::Nested): the owner holds the lock already, but fewer replicas had to confirm
+///   it, or it may last longer, than is asked for here.
 /// * [`ErrorKind::BadName`](crate::ErrorKind::BadName), [`ErrorKind::BadLease`](crate::ErrorKind::BadLease),
 ///   [`ErrorKind::Denied`](crate::ErrorKind::Denied), [`ErrorKind::Closed`](crate::ErrorKind::Closed) and others.
 ///

@@ -75,7 +75,7 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
         .as_ref()
         .and_then(|owner| owner.get(&request.name));
     if let Some(hold) = held
-        && nest(context, &hold)?
+        && nest(request, &hold)?
     {
         return Ok(Some(hold));
     }
@@ -92,7 +92,7 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
         match place.turn(until).await? {
             Turn::Mine => {}
             Turn::TimeUp => return Ok(None),
-            Turn::Nested(hold) if nest(context, &hold)? => return Ok(Some(hold)),
+            Turn::Nested(hold) if nest(request, &hold)? => return Ok(Some(hold)),
             Turn::Nested(_) => continue,
         }
         if !matches!(request.wait, Wait::None) {
@@ -339,14 +339,17 @@ async fn restart_grace(request: &Request, deadline: Instant) -> Result<Option<Du
 }
 
 /// Adds a guard to `hold`. Returns false if it was released meanwhile.
-fn nest(context: &Context, hold: &Hold) -> Result<bool, Error> {
+fn nest(request: &Request, hold: &Hold) -> Result<bool, Error> {
     // If it has just run out, it ends here.
-    release::check(&context.registry, hold);
-    let nested = hold.state().nest();
+    release::check(&request.context.registry, hold);
+    let nested = hold
+        .state()
+        .nest(&request.terms, hold.acknowledged, Now::read());
     match nested {
         Nest::Nested => Ok(true),
         Nest::Over => Ok(false),
         Nest::Lost(reason) => Err(Error::new(ErrorKind::Lost, reason.to_string())),
+        Nest::Refused(missing) => Err(Error::new(ErrorKind::Nested, missing)),
     }
 }
 

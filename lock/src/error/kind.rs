@@ -25,6 +25,8 @@ pub enum ErrorKind {
     BadName,
     /// A lease or a longest hold that cannot be used.
     BadLease,
+    /// The same [`Owner`](crate::Owner) holds the lock already, on weaker terms than were asked for.
+    Nested,
     /// The URL or another setting cannot be used; or TLS fails for a reason that lasts, such as a refused certificate.
     Config,
     /// The server does not let this user in, or not do this.
@@ -58,6 +60,7 @@ impl ErrorKind {
             }
             Self::BadName => "the name cannot be used".into(),
             Self::BadLease => "the duration cannot be used".into(),
+            Self::Nested => "the owner holds the lock already, on weaker terms".into(),
             Self::Config => "the configuration cannot be used".into(),
             Self::Denied => format!("permission denied by {node}"),
             Self::Protocol => format!("unexpected reply from {node}"),
@@ -80,6 +83,7 @@ impl ErrorKind {
             }
             Self::WrongType => "use another name or a namespace of your own",
             Self::NoExpiry => "find out who wrote it, then call `force_unlock()`",
+            Self::Nested => "ask for them where the owner locks it first",
             Self::Denied => {
                 "check user and password, and the user's rights against the section ACL of the README"
             }

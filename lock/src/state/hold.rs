@@ -65,6 +65,8 @@ pub(crate) enum Nest {
     Over,
     /// It was lost while guards of it are alive.
     Lost(LostReason),
+    /// It does not give what is asked for.
+    Refused(&'static str),
 }
 
 impl HoldState {
@@ -106,16 +108,19 @@ impl HoldState {
         }
     }
 
-    /// One guard more, if it is not over.
-    pub(crate) const fn nest(&mut self) -> Nest {
+    /// One guard more, if it is not over and gives what `asked` says. `acknowledged` replicas confirmed it.
+    pub(crate) fn nest(&mut self, asked: &Terms, acknowledged: usize, now: Now) -> Nest {
         match self.phase {
-            Phase::Held => {
-                self.guards += 1;
-                Nest::Nested
-            }
-            Phase::Over(_) if self.guards == 0 => Nest::Over,
-            Phase::Over(reason) => Nest::Lost(reason),
+            Phase::Held => {}
+            Phase::Over(_) if self.guards == 0 => return Nest::Over,
+            Phase::Over(reason) => return Nest::Lost(reason),
         }
+        let since = self.since.monotonic;
+        if let Some(missing) = asked.missing_in(&self.terms, acknowledged, since, now.monotonic) {
+            return Nest::Refused(missing);
+        }
+        self.guards += 1;
+        Nest::Nested
     }
 
     /// One guard less.
@@ -216,11 +221,15 @@ mod tests {
         }
     }
 
+    fn nest(hold: &mut HoldState) -> Nest {
+        hold.nest(&terms(None), 0, Now::read())
+    }
+
     #[test]
     fn the_last_guard_asks_for_a_release_and_gives_up_the_schedule() {
         let mut hold = HoldState::new(terms(None), Now::read());
         assert!(hold.schedule(7));
-        assert_eq!(hold.nest(), Nest::Nested);
+        assert_eq!(nest(&mut hold), Nest::Nested);
         assert!(matches!(hold.leave(), Leave::Nested));
         let Leave::Last(ending) = hold.leave() else {
             panic!("the last guard has gone");
@@ -231,7 +240,7 @@ mod tests {
             release: true,
         };
         assert_eq!(ending, expected);
-        assert_eq!(hold.nest(), Nest::Over);
+        assert_eq!(nest(&mut hold), Nest::Over);
         assert!(!hold.schedule(8), "nothing is renewed after the end");
     }
 
@@ -246,7 +255,7 @@ mod tests {
             Status::Over(LostReason::Stolen)
         ));
         assert!(!hold.renewed(start, LEASE, start));
-        assert_eq!(hold.nest(), Nest::Lost(LostReason::Stolen));
+        assert_eq!(nest(&mut hold), Nest::Lost(LostReason::Stolen));
         assert!(matches!(
             hold.leave(),
             Leave::Last(Ending { release: false, .. })

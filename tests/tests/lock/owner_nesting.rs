@@ -1,9 +1,10 @@
 //! Locks of one owner nest; everybody else waits.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LostReason, Release};
-use leasehold_testkit::Server;
+use leasehold::{ErrorKind, Locks, LostReason, Release};
+use leasehold_testkit::{Replicas, Server};
 
 use crate::support::{exists, locks, ms, scripts_run, short_locks, until, within};
 
@@ -128,4 +129,48 @@ async fn a_nested_lock_lives_on_the_outer_ones_lease() {
     assert!(inner.valid_for() <= ms(400));
     assert_eq!(within("the end", inner.lost()).await, LostReason::Expired);
     assert!(!outer.is_held());
+}
+
+#[tokio::test]
+async fn a_nested_lock_never_has_less_than_it_asks_for() {
+    let servers = Replicas::builder().replicas(1).start().await;
+    let locks = Locks::connect(servers.url()).await.unwrap();
+    let me = locks.owner();
+    let a = me.mutex("a");
+    let outer = a.lock().await.unwrap();
+    for refused in [
+        a.lock().replicated(leasehold::Replicas::All),
+        a.lock().replicated(leasehold::Replicas::AtLeast(1)),
+        a.lock().max_hold(ms(60_000)),
+    ] {
+        let error = within("an answer", refused.into_future())
+            .await
+            .expect_err("the outer lock does not give that");
+        assert_eq!(error.kind(), ErrorKind::Nested, "{error}");
+        assert!(error.to_string().contains("`a`"), "{error}");
+    }
+    assert!(outer.is_held(), "it is as it was");
+    drop(a.lock().await.unwrap());
+    assert_eq!(outer.release().await.unwrap(), Release::Released);
+
+    // Young replicas may take a moment to follow.
+    let mut outer = None;
+    until("the replica confirms", async || {
+        let again = a
+            .lock()
+            .replicated(leasehold::Replicas::All)
+            .max_hold(ms(30_000));
+        outer = again.await.ok();
+        outer.is_some()
+    })
+    .await;
+    let outer = outer.unwrap();
+    let inner = a
+        .lock()
+        .replicated(leasehold::Replicas::All)
+        .max_hold(ms(60_000));
+    let inner = inner.await.unwrap();
+    assert_eq!(inner.token(), outer.token());
+    let longer = a.try_lock().max_hold(ms(1_000)).await.unwrap_err();
+    assert_eq!(longer.kind(), ErrorKind::Nested, "{longer}");
 }
