@@ -10,6 +10,7 @@ pub const LIMITS: Limits = Limits {
     elements: 64,
     line: 400,
     frame: 8000,
+    memory: 32 << 10,
 };
 
 /// The frames of a stream that arrives in `pieces`, and the error that ended it or how many bytes

@@ -40,6 +40,9 @@ const QUIET_READ_BLOCK: usize = 2 << 10;
 /// The read buffer of a busy connection. Servers write in blocks of 16 KiB.
 const BUSY_READ_BLOCK: usize = 64 << 10;
 
+/// A larger read buffer is given back when most of it is unused.
+const KEPT_READ_BUFFER: usize = 2 * BUSY_READ_BLOCK;
+
 /// What runs a connection. Boxed: for each type of future that is spawned, all of the runtime's task is compiled anew.
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -406,23 +409,16 @@ impl<'a> Driver<'a> {
             let now = Instant::now();
             let mut state = self.shared.lock();
             let liveness = state.pipeline.expire(now, &mut self.wakes);
-            if state.pipeline.in_flight() == 0 {
-                self.block = QUIET_READ_BLOCK;
-                self.decoder.shrink();
-                state.pipeline.release_memory();
-                if self.received.is_empty() {
-                    self.received = BytesMut::new();
-                }
-                if now - self.last_read >= IDLE_PING && matches!(state.status, Status::Up(_)) {
-                    // Its reply is for nobody; only that there is one matters.
-                    if let Ok(id) = state
-                        .pipeline
-                        .submit(&Command::new("PING"), Shape::Reply, now)
-                    {
-                        state.pipeline.abandon(id);
-                        // Writing had its turn before this one.
-                        cx.waker().wake_by_ref();
-                    }
+            let is_idle = state.pipeline.in_flight() == 0;
+            state.pipeline.release_memory();
+            if is_idle && now - self.last_read >= IDLE_PING && matches!(state.status, Status::Up(_))
+            {
+                // Its reply is for nobody; only that there is one matters.
+                let ping = Command::new("PING");
+                if let Ok(id) = state.pipeline.submit(&ping, Shape::Reply, now) {
+                    state.pipeline.abandon(id);
+                    // Writing had its turn before this one.
+                    cx.waker().wake_by_ref();
                 }
             }
             let next = state
@@ -435,6 +431,7 @@ impl<'a> Driver<'a> {
             state.is_watched = verdict.next.is_some() || self.shared.endpoint.stall_after.is_none();
             state.is_stalled = verdict.is_stalled;
             drop(state);
+            self.release_memory(is_idle);
             self.wakes.fire();
             if verdict.is_stalled {
                 self.shared.observe(Event::Stalled);
@@ -446,6 +443,21 @@ impl<'a> Driver<'a> {
             self.timer.as_mut().reset(self.due.into());
         }
         Liveness::Alive
+    }
+
+    /// Gives back what a busy time or a large reply took; done at every look at the clock, on a busy connection too.
+    fn release_memory(&mut self, is_idle: bool) {
+        self.decoder.shrink();
+        if is_idle {
+            self.block = QUIET_READ_BLOCK;
+        }
+        if self.received.is_empty() && is_idle {
+            self.received = BytesMut::new();
+        } else if self.received.capacity() > KEPT_READ_BUFFER
+            && self.received.len() < self.received.capacity() / 4
+        {
+            self.received = BytesMut::from(&self.received[..]);
+        }
     }
 
     /// `-ERR max number of clients reached` and a few others come without a command, before the server hangs up.

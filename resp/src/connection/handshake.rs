@@ -69,7 +69,7 @@ pub(crate) async fn shake_hands(
 ) -> Result<Established, Error> {
     let mut exchange = Exchange {
         socket,
-        decoder: Decoder::new(Limits::default()),
+        decoder: Decoder::new(Limits::HANDSHAKE),
         received: BytesMut::new(),
         has_answered: false,
         endpoint,
@@ -101,10 +101,11 @@ pub(crate) async fn shake_hands(
         .and_then(|uptime| answered_at.checked_sub(uptime.saturating_sub(Duration::from_secs(1))));
     let Exchange {
         socket,
-        decoder,
+        mut decoder,
         received,
         ..
     } = exchange;
+    decoder.set_limits(Limits::CONNECTION);
     Ok(Established {
         socket,
         decoder,

@@ -400,13 +400,19 @@ impl Pipeline {
         self.writing = false;
     }
 
-    /// Gives back what a busy time needed, when nothing is under way.
+    /// Gives back what a busier time needed.
     pub fn release_memory(&mut self) {
-        if self.queue.is_empty() && self.vacant.len() == self.requests.len() {
-            self.requests = Vec::new();
-            self.vacant = Vec::new();
-            self.queue = VecDeque::new();
+        while let Some(last) = self.requests.last()
+            && matches!(last.phase, Phase::Vacant)
+        {
+            self.requests.pop();
         }
+        let ids = self.requests.len();
+        self.vacant.retain(|id| (*id as usize) < ids);
+        // Half as much again, so that steady traffic does not allocate after each look at the clock.
+        self.requests.shrink_to(ids + ids / 2);
+        self.vacant.shrink_to(self.vacant.len() + ids / 2);
+        self.queue.shrink_to(self.queue.len() + ids / 2);
         if self.outbox.is_empty() {
             self.outbox = Vec::new();
         }

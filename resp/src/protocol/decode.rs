@@ -83,7 +83,8 @@ impl Decoder {
 
     /// The next frame of `buf`, taken out of it; `None` until more bytes come.
     ///
-    /// As long as it returns `None`, `buf` must be kept as it is but for bytes added to its end.
+    /// As long as it returns `None`, `buf` must be kept as it is but for bytes added to its end. (Attributes inside of a
+    /// frame are taken out of it meanwhile.)
     ///
     /// # Errors
     ///
@@ -152,6 +153,7 @@ impl Decoder {
                     self.scanner.reset();
                 }
                 Ok(Scanned::Partial) => {
+                    self.scanner.compact(buf);
                     self.is_between = self.scanner.is_idle();
                     self.awaited = self.scanner.awaited();
                     return Ok(self.wait(buf.len()));
@@ -171,6 +173,11 @@ impl Decoder {
     #[must_use]
     pub const fn wanted(&self) -> usize {
         self.wanted
+    }
+
+    /// Bounds what comes from now on; what has come of a frame stays accepted.
+    pub const fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     /// Gives back the room that large frames took.
@@ -255,6 +262,7 @@ impl Decoder {
             _ => Vec::new(),
         };
         self.scanner.nodes.truncate(node);
+        self.scanner.cut_from(start);
         Frame::Push(elements)
     }
 }

@@ -100,7 +100,7 @@ fn live_cases() -> Vec<Live> {
         ("an overflowing length", b"$99999999999999999999\r\n"),
         ("a length of i64::MAX", b"$9223372036854775807\r\n"),
         ("a length of u64::MAX", b"$18446744073709551615\r\n"),
-        ("a string over the limit", b"$536870913\r\n"),
+        ("a string over the limit", b"$8388609\r\n"),
         ("a length with a leading zero", b"$01\r\nb\r\n"),
         ("a length with a plus", b"$+1\r\nb\r\n"),
         ("a length with a blank", b"$ 1\r\nb\r\n"),
@@ -111,7 +111,7 @@ fn live_cases() -> Vec<Live> {
         ("a line that ends in a bare LF", b"+b\n+b\r\n"),
         ("a CR inside a line", b"+b\rb\r\n"),
         ("an array of a negative length", b"*-2\r\n"),
-        ("an array over the limit", b"*4294967296\r\n"),
+        ("an array over the limit", b"*1048577\r\n"),
         ("an array with a leading zero", b"*00\r\n"),
         (
             "a map that overflows when doubled",
@@ -186,20 +186,20 @@ fn live_cases() -> Vec<Live> {
     add("nothing", b"", Then::Hold, times_out);
     add("a type byte and silence", b"$", Then::Hold, times_out);
     add(
-        "four milliards of elements and silence",
-        b"*4294967295\r\n",
+        "as many elements as are allowed, and silence",
+        b"*1048576\r\n",
         Then::Hold,
         times_out,
     );
     add(
-        "four milliards of pairs and silence",
-        b"%2147483647\r\n",
+        "as many pairs as are allowed, and silence",
+        b"%1048576\r\n",
         Then::Hold,
         times_out,
     );
     add(
-        "half a gigabyte and silence",
-        b"$536870912\r\n",
+        "as many bytes as are allowed, and silence",
+        b"$8388608\r\n",
         Then::Hold,
         times_out,
     );
@@ -702,16 +702,23 @@ fn handshake_cases() -> Vec<Greeted> {
         no_resp,
     );
     add(
-        "half a gigabyte and silence",
+        "as many bytes as are allowed, and silence",
         0,
-        b"$536870912\r\n",
+        b"$32768\r\n",
         Then::Hold,
         not_sent,
     );
     add(
-        "four milliards of elements and silence",
+        "more bytes than are allowed before the handshake is over",
         0,
-        b"*4294967295\r\n",
+        b"$32769\r\n",
+        Then::Hold,
+        no_resp,
+    );
+    add(
+        "as many elements as are allowed, and silence",
+        0,
+        b"*4096\r\n",
         Then::Hold,
         not_sent,
     );

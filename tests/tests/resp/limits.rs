@@ -238,6 +238,7 @@ fn extreme_limits_overflow_nothing() {
         elements: u64::MAX,
         line: usize::MAX,
         frame: usize::MAX,
+        memory: usize::MAX,
     };
     for (bytes, end) in [
         ("$18446744073709551615\r\nabc", Err(Kind::FrameTooLong)),
@@ -262,6 +263,7 @@ fn extreme_limits_overflow_nothing() {
         elements: 0,
         line: 0,
         frame: 0,
+        memory: 0,
     };
     for (bytes, end) in [
         (":1\r\n", Ok(0)),

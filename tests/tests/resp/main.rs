@@ -11,6 +11,7 @@ mod endpoint_urls;
 mod handshake_auth;
 mod hostile_peer;
 mod limits;
+mod memory;
 mod pipeline_model;
 mod pipeline_rules;
 mod pool_exclusive;

@@ -114,7 +114,7 @@ proptest! {
 
     #[test]
     fn any_bytes_come_to_the_same_in_whatever_pieces(bytes in almost_protocol(), sizes in vec(1_usize..30, 1..10)) {
-        let limits = Limits { depth: 6, bulk: 50, elements: 5, line: 20, frame: 300 };
+        let limits = Limits { depth: 6, bulk: 50, elements: 5, line: 20, frame: 300, memory: 8 << 10 };
         let whole = decode(limits, [&bytes[..]]);
         prop_assert_eq!(&decode(limits, cut(&bytes, &sizes)), &whole);
         prop_assert_eq!(&decode(limits, bytes.chunks(1)), &whole);

@@ -16,11 +16,36 @@ pub struct Limits {
     pub line: usize,
     /// Bytes of one whole frame.
     pub frame: usize,
+    /// Bytes of memory for the elements of one frame, besides the frame itself: about 90 for each element.
+    pub memory: usize,
+}
+
+impl Limits {
+    /// Those of a connection until its handshake is over: the peer may be anything.
+    pub const HANDSHAKE: Self = Self {
+        depth: 16,
+        bulk: 32 << 10,
+        elements: 4 << 10,
+        line: 16 << 10,
+        frame: 64 << 10,
+        memory: 256 << 10,
+    };
+
+    /// Those of a connection. The largest legitimate replies are maps of clusters whose slots are all fragmented, 16,384
+    /// ranges with some replicas each: 5 MiB and 300,000 elements.
+    pub const CONNECTION: Self = Self {
+        depth: 128,
+        bulk: 8 << 20,
+        elements: 1 << 20,
+        line: 64 << 10,
+        frame: 9 << 20,
+        memory: 32 << 20,
+    };
 }
 
 impl Default for Limits {
-    /// The server's own: 512 MiB for a bulk string and 64 KiB for a line; and a frame twice as large as its largest
-    /// string.
+    /// The server's own: 512 MiB for a bulk string and 64 KiB for a line; a frame twice as large as its largest string;
+    /// and 192 MiB for elements, two million of them.
     fn default() -> Self {
         Self {
             depth: 128,
@@ -28,6 +53,7 @@ impl Default for Limits {
             elements: u32::MAX as u64,
             line: 64 << 10,
             frame: 1 << 30,
+            memory: 192 << 20,
         }
     }
 }
@@ -66,6 +92,9 @@ pub enum ProtocolErrorKind {
     /// Aggregates nested deeper than [`Limits::depth`].
     #[error("aggregates are nested too deep")]
     TooDeep,
+    /// A frame whose elements take more than [`Limits::memory`].
+    #[error("the elements of a reply exceed the limit of memory")]
+    TooMuchMemory,
     /// A frame above [`Limits::frame`].
     #[error("a reply exceeds the limit")]
     FrameTooLong,

@@ -11,9 +11,12 @@
     clippy::arithmetic_side_effects
 )]
 
+use bytes::BytesMut;
+
 use super::element::{Aggregate, Element, Leaf, Reader, Span, Text};
 use super::limits::{Limits, ProtocolError, ProtocolErrorKind as Kind};
 use super::quick;
+use crate::protocol::value::Value;
 
 /// One entry of the record of a frame, in the order of the wire.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +88,17 @@ pub(super) struct Scanner {
     block: Option<Block>,
     chunks: Option<Chunks>,
     open: Vec<Open>,
+    /// What of the frame is not needed any more, in order: attributes, and pushes that were taken out.
+    cuts: Vec<Span>,
+    /// Bytes in `cuts`.
+    cut: usize,
 }
+
+/// Memory for each element while its frame is built: twice a node, since the record doubles when it grows, and a value.
+const ELEMENT: usize = 2 * size_of::<Node>() + size_of::<Value>();
+
+/// Cuts below this size stay in the buffer: taking them out moves the rest.
+const SMALL_CUT: usize = 4 << 10;
 
 impl Scanner {
     /// Takes the scan as far as `bytes` goes, or to the end of a frame or push.
@@ -100,7 +113,7 @@ impl Scanner {
             {
                 self.at = end;
                 self.searched = 0;
-                self.leaf(leaf)?
+                self.leaf(leaf, limits)?
             } else if let Some(block) = self.block {
                 self.block(block, reader)?
             } else {
@@ -130,12 +143,90 @@ impl Scanner {
         self.nodes.clear();
         self.at = 0;
         self.has_text = false;
+        self.cuts.clear();
+        self.cut = 0;
+    }
+
+    /// Takes down an element.
+    #[inline]
+    fn record(&mut self, node: Node, limits: &Limits) -> Result<(), ProtocolError> {
+        if self.nodes.len() == self.nodes.capacity() {
+            self.grow(limits)?;
+        }
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    /// Makes room for as many elements again, or for as many as the limit still allows.
+    #[cold]
+    fn grow(&mut self, limits: &Limits) -> Result<(), ProtocolError> {
+        let len = self.nodes.len();
+        let most = limits.memory / ELEMENT;
+        match most.saturating_sub(len).min(len.max(16)) {
+            0 => Err(ProtocolError::new(Kind::TooMuchMemory)),
+            more => {
+                self.nodes.reserve_exact(more);
+                Ok(())
+            }
+        }
+    }
+
+    /// The bytes from `start` to here are not needed any more.
+    pub(super) fn cut_from(&mut self, start: usize) {
+        let mut cut = Span {
+            start,
+            end: self.at,
+        };
+        // Those inside of it, and one that ends where it begins.
+        while let Some(last) = self.cuts.pop_if(|last| last.end >= cut.start) {
+            cut.start = cut.start.min(last.start);
+            self.cut = self.cut.saturating_sub(last.len());
+        }
+        self.cut = self.cut.saturating_add(cut.len());
+        self.cuts.push(cut);
+    }
+
+    /// Takes what is not needed any more out of the buffer, once that is most of what it holds.
+    pub(super) fn compact(&mut self, buf: &mut BytesMut) {
+        if self.cut < SMALL_CUT || self.cut < buf.len() / 2 {
+            return;
+        }
+        let (mut kept, mut from) = (0, 0);
+        let end = Span {
+            start: buf.len(),
+            end: buf.len(),
+        };
+        for cut in self.cuts.iter().copied().chain([end]) {
+            buf.copy_within(from..cut.start, kept);
+            kept = kept.wrapping_add(cut.start).wrapping_sub(from);
+            from = cut.end;
+        }
+        buf.truncate(kept);
+        let mut shift = Shift::new(&self.cuts);
+        for node in &mut self.nodes {
+            if let Node::Leaf(Leaf::Text(_, span)) = node {
+                span.start = shift.of(span.start);
+                span.end = shift.of(span.end);
+            }
+        }
+        let mut shift = Shift::new(&self.cuts);
+        for open in &mut self.open {
+            open.start = shift.of(open.start);
+        }
+        self.at = shift.of(self.at);
+        if let Some(block) = &mut self.block {
+            block.span.start = shift.of(block.span.start);
+            block.span.end = shift.of(block.span.end);
+        }
+        self.cuts.clear();
+        self.cut = 0;
     }
 
     /// Gives back what a large frame took.
     pub(super) fn shrink(&mut self) {
         self.nodes.shrink_to(64);
         self.open.shrink_to(16);
+        self.cuts.shrink_to(16);
     }
 
     /// The place of a string of `len` bytes whose header ends here.
@@ -162,7 +253,7 @@ impl Scanner {
             Element::Partial => Ok(Some(Scanned::Partial)),
             Element::Leaf(leaf) => {
                 self.searched = 0;
-                self.leaf(leaf)
+                self.leaf(leaf, reader.limits)
             }
             Element::Block(text, len) => {
                 self.block = Some(self.block_of(text, len, reader.limits)?);
@@ -183,7 +274,7 @@ impl Scanner {
                     len: 0,
                 });
                 self.has_text = true;
-                self.nodes.push(Node::Chunks(0));
+                self.record(Node::Chunks(0), reader.limits)?;
                 Ok(None)
             }
             Element::Chunk(len) => self.chunk(len, start, reader),
@@ -208,14 +299,14 @@ impl Scanner {
         }
         self.block = None;
         self.at = end;
-        self.leaf(Leaf::Text(block.text, block.span))
+        self.leaf(Leaf::Text(block.text, block.span), reader.limits)
     }
 
     /// Takes down a leaf, or hands it out if it is the whole frame.
     #[inline]
-    fn leaf(&mut self, leaf: Leaf) -> Result<Option<Scanned>, ProtocolError> {
+    fn leaf(&mut self, leaf: Leaf, limits: &Limits) -> Result<Option<Scanned>, ProtocolError> {
         if self.chunks.is_some() {
-            self.nodes.push(Node::Leaf(leaf));
+            self.record(Node::Leaf(leaf), limits)?;
             return Ok(None);
         }
         if self.open.is_empty() {
@@ -226,7 +317,7 @@ impl Scanner {
             Leaf::Text(Text::Simple | Text::Bulk | Text::Verbatim, _)
         ))?;
         self.has_text |= matches!(leaf, Leaf::Text(..));
-        self.nodes.push(Node::Leaf(leaf));
+        self.record(Node::Leaf(leaf), limits)?;
         self.count()
     }
 
@@ -285,8 +376,7 @@ impl Scanner {
             node: self.nodes.len(),
             start,
         });
-        self.nodes.push(Node::Open(aggregate, len));
-        Ok(())
+        self.record(Node::Open(aggregate, len), limits)
     }
 
     /// One chunk of a streamed string, or its end.
@@ -366,6 +456,7 @@ impl Scanner {
                         return Ok(Some(Scanned::Skipped));
                     };
                     open.described = open.left;
+                    self.cut_from(closed.start);
                     return Ok(None);
                 }
                 // Redis 7.0 and older put a push that is due while EXEC runs inside EXEC's array. It counts as no
@@ -401,6 +492,29 @@ impl Scanner {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Where positions are after the cuts, asked for in increasing order.
+struct Shift<'a> {
+    cuts: &'a [Span],
+    /// Bytes cut before the last position.
+    by: usize,
+}
+
+impl<'a> Shift<'a> {
+    const fn new(cuts: &'a [Span]) -> Self {
+        Self { cuts, by: 0 }
+    }
+
+    fn of(&mut self, position: usize) -> usize {
+        while let Some((cut, rest)) = self.cuts.split_first()
+            && cut.end <= position
+        {
+            self.by = self.by.saturating_add(cut.len());
+            self.cuts = rest;
+        }
+        position.saturating_sub(self.by)
     }
 }
 
