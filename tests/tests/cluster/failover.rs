@@ -1,6 +1,8 @@
-//! Masters that are killed, frozen or told to go, under load: errors say what is true, and service resumes by itself.
+//! Masters that are killed, frozen or replaced on request, under load: errors are true, and service
+//! resumes by itself.
 //!
-//! How long it takes is printed beside what a plain client sees that tries the servers one by one; it is not asserted.
+//! How long it takes is printed beside what a plain client sees that tries the servers one by one;
+//! it is not asserted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +15,13 @@ use tokio::task::JoinSet;
 
 use crate::support::{client, soon, take};
 
-/// What came of many `INCR`s of one counter.
+/// Outcomes of many `INCR`s of one counter.
 #[derive(Debug, Default)]
 struct Tally {
     acknowledged: i64,
     /// Errors that say the command may have run.
     uncertain: i64,
-    /// Errors that say it did not, by what they say.
+    /// Errors that say it did not, by their text.
     refused: BTreeMap<String, i64>,
 }
 
@@ -31,7 +33,7 @@ async fn impatient(url: &str) -> Client {
     Client::connect(target).await.unwrap()
 }
 
-/// Increments until told to stop: a command that must not run twice.
+/// Increments until it is stopped: a command that must not run twice.
 async fn count(client: Client, key: String, stop: watch::Receiver<bool>) -> Tally {
     let mut tally = Tally::default();
     while !*stop.borrow() {
@@ -53,8 +55,8 @@ async fn count(client: Client, key: String, stop: watch::Receiver<bool>) -> Tall
     tally
 }
 
-/// Takes a lock again and again, each time with all the patience there is: an idempotent script. Returns how often, and
-/// the longest it took.
+/// Takes a lock again and again, each time until the bound: an idempotent script.
+/// Returns how often, and the longest it took.
 async fn hold(client: Client, key: String, stop: watch::Receiver<bool>) -> (usize, Duration) {
     let (mut times, mut longest) = (0, Duration::ZERO);
     while !*stop.borrow() {
@@ -68,8 +70,8 @@ async fn hold(client: Client, key: String, stop: watch::Receiver<bool>) -> (usiz
     (times, longest)
 }
 
-/// Runs a load on all three shards while shard 0 changes its master, from node 0 to node 3. Returns the tally of shard 0
-/// and what its counter says in the end.
+/// Runs a load on all three shards while shard 0 changes its master, from node 0 to node 3. Returns
+/// the tally of shard 0 and what its counter says in the end.
 async fn under_load(cluster: &Cluster, what: &str, change: impl AsyncFnOnce()) -> (Tally, i64) {
     let client = impatient(&cluster.url()).await;
     let (stop, stopped) = watch::channel(false);
@@ -134,7 +136,8 @@ async fn under_load(cluster: &Cluster, what: &str, change: impl AsyncFnOnce()) -
 async fn a_killed_master_is_replaced_and_no_refused_command_has_run() {
     let cluster = Cluster::start().await;
     let (tally, value) = under_load(&cluster, "kill -9", async || cluster.kill(0)).await;
-    // The replica may have missed the last acknowledged ones; more than was acknowledged or uncertain must not be there.
+    // The replica may have missed the last acknowledged ones; more than was acknowledged or
+    // uncertain must not be there.
     assert!(
         value <= tally.acknowledged + tally.uncertain,
         "{value}: {tally:?}"
@@ -234,7 +237,8 @@ async fn a_forced_failover_and_a_takeover_are_followed() {
     }
 }
 
-/// Pain 8: the seeds are where the client began, not where it has to stay; and when all others are gone they may be back.
+/// The client leaves the nodes of its URL when they are gone, and returns to them when all others
+/// are.
 #[tokio::test]
 async fn seeds_may_die_and_may_be_all_that_is_left() {
     let cluster = Cluster::start().await;
@@ -265,7 +269,8 @@ async fn seeds_may_die_and_may_be_all_that_is_left() {
     assert_eq!(take(&client, &key, "me", soon()).await.unwrap(), 1);
 }
 
-/// Pain 7: the budget is time, so a node that is back before the deadline is in time, however often it refused.
+/// The budget of a call is time: a node that is back before the deadline serves it, however often
+/// it refused.
 #[tokio::test]
 async fn a_node_that_is_back_in_time_is_in_time() {
     let cluster = Cluster::builder()

@@ -1,4 +1,4 @@
-//! One shard in trouble: the others do not notice, and nobody is stormed with connections.
+//! One shard in trouble: the others are not affected, and no node gets many connections.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use leasehold_testkit::{Accept, Cluster};
 
 use crate::support::{client, soon, take};
 
-/// How many scripts each of the keys gets through in a while, one after another.
+/// Number of scripts that each of the keys completes in a while, one after another.
 async fn progress(client: &Client, keys: &[String], time: Duration) -> Vec<usize> {
     let mut tasks = Vec::new();
     for key in keys {
@@ -29,7 +29,8 @@ async fn progress(client: &Client, keys: &[String], time: Duration) -> Vec<usize
     counts
 }
 
-/// Clients that cannot reach one shard, while the cluster considers it healthy: no failover will help.
+/// Clients that cannot reach one shard, while the cluster considers it healthy: no failover will
+/// help.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_that_cannot_be_reached_does_not_hinder_the_others() {
     // Replicas go through the proxies too, so there are none here.
@@ -65,10 +66,11 @@ async fn a_shard_that_cannot_be_reached_does_not_hinder_the_others() {
         "scripts in {while_for:?}: {before:?} before, {during:?} while shard 0 is silent: {ratios:.2?}"
     );
     println!("connections opened meanwhile: {opened:?}");
-    // Far from what stalling behind a timeout of the silent shard would leave: a dozen.
+    // Stalling behind a timeout of the silent shard would leave a dozen.
     assert!(during.iter().all(|done| *done > 100), "{during:?}");
 
-    // TCP loses no bytes in the middle of a connection: what was swallowed must not be followed by more.
+    // TCP loses no bytes in the middle of a connection: what was swallowed must not be followed by
+    // more.
     cluster.proxy(0).accept(Accept::Refuse);
     cluster.proxy(0).reset_all();
     cluster.proxy(0).heal();
@@ -81,7 +83,7 @@ async fn a_shard_that_cannot_be_reached_does_not_hinder_the_others() {
     }
 }
 
-/// Pain 25 and 10: a node that comes and goes costs connections to that node alone, and one for each time.
+/// A node that comes and goes costs connections to that node alone, and one for each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_flaps_costs_the_others_no_connections() {
     let cluster = Cluster::builder()
@@ -124,7 +126,8 @@ async fn a_node_that_flaps_costs_the_others_no_connections() {
     );
 }
 
-/// A node that refuses connections, with many who want it: attempts are the connection's, not the callers'.
+/// A node that refuses connections, with many callers: attempts are made by the connection, not by
+/// each caller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_node_is_not_stormed_by_those_who_wait_for_it() {
     let cluster = Cluster::builder()

@@ -5,7 +5,8 @@ use leasehold_testkit::{Cluster, network, until};
 
 use crate::support::{client, soon, take};
 
-/// Whoever knows but the node that was cut off learns from it who the others are, and from them what it does not know.
+/// A client that knows only the node that was cut off learns the other nodes from it, and the
+/// current map from them.
 #[tokio::test]
 async fn a_node_that_tells_yesterdays_map_is_overruled() {
     if !network::can_be_cut() {
@@ -25,7 +26,7 @@ async fn a_node_that_tells_yesterdays_map_is_overruled() {
     })
     .await;
 
-    // Nobody promises that it stops before another one begins.
+    // It may stop only after another one has begun.
     until("it notices that it is alone", async || {
         match cluster.raw(0).await.cmd(&["GET", &key]).await {
             refused
@@ -53,7 +54,7 @@ async fn a_node_that_tells_yesterdays_map_is_overruled() {
         assert_eq!(take(client, &key, "me", soon()).await.unwrap(), 1);
         assert_eq!(used(client, &key), cluster.addr(node).to_string());
     }
-    // However often it is asked.
+    // Also after repeated questions.
     let newcomers = async || {
         let newcomer = client(&url).await;
         assert_eq!(take(&newcomer, &key, "me", soon()).await.unwrap(), 1);

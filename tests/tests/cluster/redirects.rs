@@ -1,4 +1,5 @@
-//! Redirects of real servers: every reply a client can meet while slots move, nodes load, and shards are down.
+//! Redirects of real servers: every reply a client can meet while slots move, nodes load, and
+//! shards are down.
 
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,9 @@ async fn one_key_is_served_wherever_it_is_while_its_slot_moves() {
     assert!(set(&client, &name("new2"), "1").await.is_ok());
 }
 
-/// Finding 4: `ASKING` on a slot that is being imported executes on an empty key, so a lock that is held at the source
-/// would be granted once more. It may go out behind a fresh `ASK` only, for that one command.
+/// `ASKING` on a slot that is being imported executes on an empty key, so a lock that is held at
+/// the source would be granted once more. It may go out behind a fresh `ASK` only, for that one
+/// command.
 #[tokio::test]
 async fn ask_is_never_remembered() {
     let (cluster, name, _) = half_moved().await;
@@ -89,7 +91,8 @@ async fn ask_is_never_remembered() {
     assert!(asked >= 20, "{asked}");
 }
 
-/// The `ASKING` is used up by an `EVALSHA` that answers `NOSCRIPT`; the `EVAL` behind it needs its own.
+/// The `ASKING` is used up by an `EVALSHA` that answers `NOSCRIPT`; the `EVAL` behind it needs its
+/// own.
 #[tokio::test]
 async fn asking_is_repeated_in_front_of_the_source_of_a_forgotten_script() {
     let (cluster, name, _) = half_moved().await;
@@ -119,7 +122,7 @@ async fn two_new_keys_of_a_moving_slot_need_the_call_that_does_with_one() {
     let (lock, counter) = (name("new"), name("counter"));
     let keys: [&[u8]; 2] = [lock.as_bytes(), counter.as_bytes()];
 
-    // Without an alternative it ends with the server's words, in time, and without a storm.
+    // Without an alternative it ends with the server's error, in time, and with few attempts.
     let begun = Instant::now();
     let deadline = begun + Duration::from_secs(1);
     let error = client
@@ -237,7 +240,7 @@ async fn a_lock_is_granted_once_while_its_slot_travels() {
     assert!(attempts > 0);
 }
 
-/// Pain 9: the node was not in the map, and the others have not heard of the move.
+/// The node was not in the map, and the others do not know of the move.
 #[tokio::test]
 async fn a_slot_that_went_to_a_node_unknown_so_far_is_followed() {
     let cluster = Cluster::builder()
@@ -253,7 +256,7 @@ async fn a_slot_that_went_to_a_node_unknown_so_far_is_followed() {
     migration.begin().await;
     migration.move_all_keys().await;
 
-    // While it is being imported the node is in nobody's map: its connection has to be kept nevertheless.
+    // During the import no map contains the node: its connection has to be kept nevertheless.
     let before = cluster.proxy(3).accepts();
     for n in 0..20 {
         assert!(set(&client, &name(&format!("new{n}")), "1").await.is_ok());

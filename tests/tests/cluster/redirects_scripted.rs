@@ -16,7 +16,7 @@ fn say(text: impl Into<String>) -> Answer {
     Answer::Say(text.into())
 }
 
-/// What a node says once, and `:1` ever after.
+/// A node's first answer; all later ones are `:1`.
 fn once(asked: &leasehold_testkit::Asked<'_>, text: String) -> Answer {
     say(if asked.earlier == 0 {
         text
@@ -106,7 +106,7 @@ async fn nodes_that_ask_in_a_circle_end_in_an_error_and_no_storm() {
     assert!(fake.accepted(0) <= 4 && fake.accepted(1) <= 4);
 }
 
-/// Pain 9. An empty host is the one that answered, at another port.
+/// An empty host is the one that answered, at another port.
 #[tokio::test]
 async fn a_redirect_without_a_host_means_the_same_host() {
     let fake = FakeCluster::start(2, |asked| match (asked.node, asked.request[0].as_str()) {
@@ -127,7 +127,7 @@ async fn a_redirect_without_a_host_means_the_same_host() {
     }
 }
 
-/// Pain 9. `?` is a name that the node has not been told: only another map can help.
+/// `?` is a name that the node does not know: only another map can help.
 #[tokio::test]
 async fn a_redirect_to_nobody_is_waited_out() {
     let changed = Arc::new(AtomicBool::new(false));
@@ -182,8 +182,8 @@ async fn a_redirect_to_a_dead_node_lasts_until_the_map_says_otherwise() {
     assert_eq!(taken.unwrap(), 1);
 }
 
-/// While the dead node is waited for nothing is asked of it, and when it is back the ASK is old: the one who said it has
-/// to say it again.
+/// No request is sent to the dead node while its return is awaited. When it is back the `ASK` is
+/// outdated: the source has to send it again.
 #[tokio::test]
 async fn an_ask_that_cannot_be_followed_at_once_is_asked_for_anew() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0")
@@ -226,7 +226,7 @@ async fn replicas_and_cut_off_masters_are_left_for_whoever_the_next_map_names() 
             || refusal.starts_with("-TRYAGAIN")
             || refusal.starts_with("-BUSY");
         if nudge {
-            // The same node, able again in a moment, is what these are about.
+            // These errors pass at the same node in a moment.
             let error = take(
                 &client,
                 KEY,
@@ -235,7 +235,8 @@ async fn replicas_and_cut_off_masters_are_left_for_whoever_the_next_map_names() 
             )
             .await
             .unwrap_err();
-            // An attempt that begins right before the deadline may have no answer at it, and then it says so.
+            // An attempt that begins right before the deadline may be unanswered at the deadline:
+            // an error of its own.
             let late = error.detail().contains("no reply in time");
             assert!(
                 error.is_transient() && error.may_have_executed() == late,
@@ -285,7 +286,7 @@ async fn an_unblocked_command_may_have_run() {
     assert_eq!(total(&fake, 1), 1, "a general command is not sent again");
 }
 
-/// Pain 22: an automatic retry must not run a command twice.
+/// An automatic retry must not run a command twice.
 #[tokio::test]
 async fn a_lost_reply_is_unknown_for_a_command_and_repeated_for_a_script() {
     let script = |asked: leasehold_testkit::Asked<'_>| match asked.earlier {
@@ -309,7 +310,7 @@ async fn a_lost_reply_is_unknown_for_a_command_and_repeated_for_a_script() {
     assert_eq!(total(&fake, 1), 2);
 }
 
-/// An error that says "not run" of the last attempt says nothing of the one before.
+/// An error that says "not run" refers to the last attempt only.
 #[tokio::test]
 async fn an_attempt_without_an_answer_makes_the_whole_call_uncertain() {
     let fake = FakeCluster::start(1, |asked| match asked.earlier {

@@ -1,4 +1,5 @@
-//! Scripts and the server's memory of them: whatever the server forgets, the caller notices nothing.
+//! The server's script cache: a script that the server has lost is sent again, unnoticed by the
+//! caller.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -10,7 +11,7 @@ use leasehold_testkit::{BOUND, Proxy, Raw, Server, in_own_process};
 
 use crate::support::{client, soon};
 
-/// How often the server was asked to `EVALSHA` and to `EVAL`.
+/// Number of `EVALSHA` and `EVAL` requests to the server.
 async fn calls(raw: &mut Raw) -> (u64, u64) {
     let evalsha = leasehold_testkit::calls(raw, "evalsha").await;
     (evalsha, leasehold_testkit::calls(raw, "eval").await)
@@ -214,7 +215,7 @@ async fn after_a_reconnect_the_source_goes_along_again() {
     eval(&client, &script, "b").await;
     assert_eq!(calls(&mut raw).await, (1, 1));
     raw.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-    // The next one may be the one that finds out.
+    // The next call may be the first to notice.
     let began = Instant::now();
     while client.call(b"k", &Command::new("PING")).await.is_err() {
         assert!(began.elapsed() < BOUND);
@@ -246,7 +247,8 @@ async fn a_lost_reply_is_made_good_and_the_caller_is_told_that_it_may_have_run_t
     assert!(done.repeated);
     assert!(done.sent >= before && done.sent_wall <= std::time::SystemTime::now());
     assert_eq!(server.raw().await.cmd(&["GET", "k"]).await.int(), 3);
-    // And when there is no second answer either, it is unknown, even if the last attempt was not even sent.
+    // And when there is no second answer either, it is unknown, even if the last attempt was not
+    // even sent.
     proxy.to_client(leasehold_testkit::Fault::LoseReply {
         nth: 1,
         how: leasehold_testkit::Cut::Rst,
@@ -265,8 +267,8 @@ async fn a_lost_reply_is_made_good_and_the_caller_is_told_that_it_may_have_run_t
     assert!(error.may_have_executed(), "{error}");
 }
 
-/// More scripts than the client keeps notes about are forgotten by the server like all others. Runs in a process of its
-/// own: every script made later in this one would go without a note.
+/// The client tracks the server's cache for 64 scripts; later ones work as well. Runs in a process
+/// of its own: scripts that are made after these would not be tracked.
 #[test]
 fn the_hundredth_script_works_as_the_first_one_does() {
     in_own_process(async {

@@ -1,4 +1,5 @@
-//! Sentinels name the master, and the master has to agree: failovers are followed, masters of yesterday refused.
+//! Sentinels name the master, and the master has to confirm it: failovers are followed, former
+//! masters refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,8 +79,9 @@ async fn a_killed_master_and_a_frozen_one_are_replaced_and_do_not_come_back_when
     assert_ne!(third, second);
     assert_eq!(used(&client, &sentinels), Some(third));
 
-    // It wakes, and for a while still takes itself for the master: nobody must be sent there, new clients neither. (Once
-    // all sentinels have heard of the new one. A client of one that has not would be told the old one by both.)
+    // It wakes, and for a while still considers itself the master: no client must use it, new ones
+    // neither. (Once all sentinels know the new one. To a client of one that does not, both would
+    // name the old one.)
     for sentinel in 0..3 {
         until("all sentinels name the new one", async || {
             match sentinels.named_by(sentinel).await {
@@ -100,7 +102,8 @@ async fn a_killed_master_and_a_frozen_one_are_replaced_and_do_not_come_back_when
     }
 }
 
-/// While there is no master they are asked some forty times a second: over the connections that there are.
+/// While there is no master they are asked some forty times a second: over the connections that
+/// there are.
 #[tokio::test]
 async fn looking_for_the_next_master_opens_no_connections_at_the_sentinels() {
     let sentinels = Sentinels::start().await;
@@ -145,13 +148,14 @@ async fn looking_for_the_next_master_opens_no_connections_at_the_sentinels() {
         "by the next master"
     );
     for (raw, before) in raws.iter_mut().zip(before) {
-        // The other two may have renewed their links. With a connection for each question it was 45.
+        // The other two may have renewed their links. With a connection for each question it was
+        // 45.
         let more = received(raw).await - before;
         assert!(more <= 8, "{more} connections");
     }
 }
 
-/// Pain 20: the server refuses writes, and the client must not go on asking it.
+/// The server refuses writes, and the client must not go on using it.
 #[tokio::test]
 async fn a_master_that_was_demoted_under_the_client_is_left() {
     let sentinels = Sentinels::start().await;
@@ -177,7 +181,7 @@ async fn a_master_that_was_demoted_under_the_client_is_left() {
             .await
             .is_ok()
     );
-    // Sentinels put it right, one way or the other; whoever is master then is used.
+    // Sentinels correct it, one way or the other; the client uses the resulting master.
     assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
     let index = used(&client, &sentinels).expect("a server of ours");
     assert_eq!(
@@ -186,7 +190,8 @@ async fn a_master_that_was_demoted_under_the_client_is_left() {
     );
 }
 
-/// Sentinels may be wrong for a while: a server that says it is a replica is not used, whoever names it.
+/// Sentinels may be wrong for a while: a server whose role is replica is not used, even if all name
+/// it.
 #[tokio::test]
 async fn a_replica_that_sentinels_call_the_master_is_refused() {
     let server = leasehold_testkit::Replicas::builder()
@@ -234,8 +239,9 @@ async fn a_replica_that_sentinels_call_the_master_is_refused() {
     assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
 }
 
-/// A sentinel that names these ports one after another, and from then on the last one. It announces a new master when it
-/// is told to, and with its third word: the first two are what a client wants to hear to begin.
+/// A sentinel that names these ports one after another, and from then on the last one. It announces
+/// a new master on demand, and with its third answer: the first two are needed by a client that
+/// connects.
 struct Fickle {
     sentinel: Scripted,
     asked: Arc<AtomicUsize>,
@@ -289,8 +295,8 @@ async fn fickle(ports: [u16; 4]) -> Fickle {
     }
 }
 
-/// Sentinels announce a new master one after another. Whoever was asked just before goes on naming the old one, and as
-/// long as that is cut off it agrees.
+/// Sentinels announce a new master one after another. A sentinel that was asked just before still
+/// names the old one, and the old one confirms it as long as it is cut off.
 #[tokio::test]
 async fn an_announcement_during_a_look_at_the_sentinels_is_followed_by_another_look() {
     let (old, new) = (Server::start().await, Server::start().await);
@@ -380,7 +386,7 @@ async fn sentinels_have_users_of_their_own_and_say_what_those_may_not_do() {
     let user =
         |name: &str, rights: &str| format!("user {name} on >theirs resetchannels -@all {rights}");
     let sentinels = Sentinels::builder()
-        // On the servers: everybody's rights but one.
+        // On the servers: all rights but one.
         .config("user roleless on >secret allkeys allchannels +@all -role")
         .sentinel_config(user("both", &format!("{ASK} {HEAR}")))
         .sentinel_config(user("deaf", ASK))
@@ -396,7 +402,8 @@ async fn sentinels_have_users_of_their_own_and_say_what_those_may_not_do() {
     for user in ["both", "deaf"] {
         let client = client(&url(user)).await;
         assert_eq!(take(&client, KEY, "me", soon()).await.unwrap(), 1);
-        // Who hears nothing of it learns it from the old master, which refuses to write or is gone.
+        // A client that misses the announcement learns it from the old master, which refuses writes
+        // or is gone.
         let master = sentinels.failover().await;
         until("the client follows", async || {
             match take(&client, KEY, "me", soon()).await {
@@ -465,7 +472,7 @@ async fn subscriptions_go_where_the_master_goes() {
     };
     assert!(matches!(next().await, SubscriptionEvent::Subscribed));
     let master = sentinels.failover().await;
-    // The gap is told, and behind it messages arrive again.
+    // The gap is reported, and messages after it arrive again.
     assert!(matches!(next().await, SubscriptionEvent::Subscribed));
     until("a message reaches the client", async || {
         let heard = sentinels

@@ -1,4 +1,5 @@
-//! What sentinels say of a master, and what it says of itself: every reply is read or refused, none half.
+//! Replies of sentinels about a master, and the master's `ROLE`: every reply is read entirely or
+//! refused.
 
 use leasehold_cluster::role::{Votes, master_shard, named_master};
 use leasehold_cluster::topology::NodeAddress;

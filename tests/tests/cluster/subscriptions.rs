@@ -1,4 +1,5 @@
-//! Channels that belong to slots: heard at the slot's master, wherever it goes, and every gap is told.
+//! Sharded channels: subscribed at their slot's master, also after it moves, and every gap is
+//! reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ async fn next(subscription: &mut Subscription) -> SubscriptionEvent {
         .expect("an event")
 }
 
-/// The next message; how many gaps were told before it.
+/// The next message, and the number of gaps reported before it.
 async fn message(subscription: &mut Subscription) -> (String, usize) {
     let mut gaps = 0;
     loop {
@@ -43,7 +44,7 @@ async fn publish(client: &Client, channel: &str, message: &str) -> Result<i64, E
         .unwrap())
 }
 
-/// How many subscribers of the channel a node has.
+/// Number of subscribers of the channel at a node.
 async fn subscribers(cluster: &Cluster, node: usize, channel: &str) -> i64 {
     cluster
         .raw(node)
@@ -54,7 +55,8 @@ async fn subscribers(cluster: &Cluster, node: usize, channel: &str) -> i64 {
         .int()
 }
 
-/// Whether the servers know sharded channels: those before Redis 7.0 do not, and the client does without.
+/// Whether the servers know sharded channels. Redis before 7.0 does not, and the client uses plain
+/// ones.
 async fn sharded(cluster: &Cluster) -> bool {
     let known = cluster.node(0).knows("ssubscribe").await;
     if !known {
@@ -134,7 +136,8 @@ async fn a_slot_that_moves_takes_its_subscribers_with_it_and_they_are_told() {
     }
 }
 
-/// While the slot is streamed the source has the channel, and no message is lost. When it has moved, the source says so.
+/// While the slot is streamed the source has the channel, and no message is lost. When it has
+/// moved, the source ends the subscription.
 #[tokio::test]
 async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_and_they_are_told() {
     let cluster = Cluster::builder().replicas(0).start().await;
@@ -168,9 +171,9 @@ async fn a_slot_that_servers_move_by_themselves_takes_its_subscribers_with_it_an
     assert_eq!(message(&mut subscription).await, ("arrived".into(), 0));
 }
 
-/// The server says that it has ended a subscription, and then reads that we wanted to, which it answers with `MOVED`: one
-/// answer more than a lone subscriber expects. Whoever took the first for the second would give the caller behind it an
-/// error that is not his, and everybody after him somebody else's reply.
+/// The server ends a subscription by itself and then reads our `SUNSUBSCRIBE`, which it answers
+/// with `MOVED`: one answer more than a lone unsubscription expects. A client that mistakes the
+/// first for the second gives the next caller a foreign error, and all later ones foreign replies.
 #[tokio::test]
 async fn a_subscription_that_ends_while_its_slot_moves_away_shifts_no_reply() {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
@@ -190,7 +193,8 @@ async fn a_subscription_that_ends_while_its_slot_moves_away_shifts_no_reply() {
         .subscribe(&asked(Confirmation::Ssubscribe))
         .await
         .unwrap();
-    // On another runtime, while this one stands still: what the server says meanwhile is read when we have asked.
+    // On another runtime, while this one is blocked: the server's push is read after our request
+    // was queued.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -296,7 +300,8 @@ async fn a_failover_takes_the_subscribers_to_the_new_master() {
             "{trouble}"
         );
         until("a message is heard", async || {
-            // Nobody may listen yet, and the speaker itself may still have to find the new master.
+            // There may be no subscriber yet, and the publisher may still have to find the new
+            // master.
             match publish(&speaker, channel, trouble).await {
                 Ok(_) => {}
                 Err(error) => return Err(error.to_string()),
@@ -311,7 +316,8 @@ async fn a_failover_takes_the_subscribers_to_the_new_master() {
     }
 }
 
-/// Nobody says anything to a client that only listens: it has to notice by itself that its master is gone.
+/// A client that only subscribes receives nothing: it has to detect by itself that its master is
+/// gone.
 #[tokio::test]
 async fn a_client_that_only_listens_notices_a_frozen_master() {
     let cluster = Cluster::start().await;
@@ -324,7 +330,7 @@ async fn a_client_that_only_listens_notices_a_frozen_master() {
     ));
     let begun = Instant::now();
     cluster.freeze(0);
-    // It asks after 15 s in which it has heard nothing, and waits 10 s for an answer.
+    // It asks after 15 s without a byte from the server, and waits 10 s for an answer.
     let event = tokio::time::timeout(BOUND * 2, subscription.next())
         .await
         .expect("an event");

@@ -1,4 +1,4 @@
-//! Subscriptions over a connection that comes and goes: after every gap whoever waits is told to look again.
+//! Subscriptions over a connection that breaks: every gap is reported to the subscriber.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ async fn two_on_one_channel_are_one_at_the_server_and_both_hear() {
     let (mut one, mut two) = (client.subscribe(b"c"), client.subscribe(b"c"));
     subscribed(&mut one).await;
     subscribed(&mut two).await;
-    // A third, when it is confirmed already, is told so all the same.
+    // A third one gets its confirmation although the server has confirmed the channel before.
     let mut three = client.subscribe(b"c");
     subscribed(&mut three).await;
     assert_eq!(subscribers(&mut raw, "c").await, 1);
@@ -169,7 +169,7 @@ async fn a_channel_that_the_user_may_not_hear_is_refused_and_takes_no_other_with
         other => panic!("{other:?}"),
     };
     refused(next(&mut closed).await);
-    // Whoever comes later is told as well.
+    // A later subscriber gets it as well.
     let mut later = client.subscribe(b"closed");
     refused(next(&mut later).await);
     for subscription in &mut open {
@@ -191,7 +191,7 @@ async fn a_channel_that_the_user_may_not_hear_is_refused_and_takes_no_other_with
     .await;
 }
 
-/// lettuce 2940 and 3213, go-redis 3806: what was being subscribed when the socket went is forgotten.
+/// lettuce 2940 and 3213, go-redis 3806: a subscription in progress when the socket broke is lost.
 #[tokio::test]
 async fn cut_at_any_byte_of_subscribing_and_unsubscribing_the_wish_is_what_holds_in_the_end() {
     let server = Server::start().await;
@@ -234,8 +234,9 @@ async fn cut_at_any_byte_of_subscribing_and_unsubscribing_the_wish_is_what_holds
     }
 }
 
-/// A confirmation is a push instead of a reply; one that is taken for something else shifts every reply behind it. The
-/// server itself puts our own message before the reply of its `PUBLISH` (up to 7.0) or behind it.
+/// A confirmation is a push instead of a reply; one that is taken for something else shifts every
+/// reply behind it. The server itself puts our own message before the reply of its `PUBLISH` (up to
+/// 7.0) or behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_subscriptions_and_messages_keeps_replies_in_order() {
     let server = Server::start().await;
@@ -302,7 +303,7 @@ async fn an_unasked_unsubscribe_is_answered_by_subscribing_again() {
         peer.say(confirmation).await;
         assert_eq!(peer.request().await.unwrap(), ["ECHO", "a"]);
         assert_eq!(peer.request().await.unwrap(), ["ECHO", "b"]);
-        // Between two replies, and of a channel that nobody knows as well.
+        // Between two replies, and also of an unknown channel.
         peer.say(
             "+a\r\n>3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n>3\r\n$11\r\nunsubscribe\r\n$1\r\nx\r\n:0\r\n+b\r\n",
         )
@@ -314,7 +315,8 @@ async fn an_unasked_unsubscribe_is_answered_by_subscribing_again() {
     })
     .await;
     let client = client(&server.url()).await;
-    // What is subscribed before the first reply may be asked for twice, which is one time too many for this script.
+    // What is subscribed before the first reply may be asked for twice, which is one time too many
+    // for this script.
     client.call(b"", &Command::new("PING")).await.unwrap();
     let mut subscription = client.subscribe(b"c");
     subscribed(&mut subscription).await;
@@ -329,7 +331,8 @@ async fn an_unasked_unsubscribe_is_answered_by_subscribing_again() {
     assert_eq!(server.accepted(), 1);
 }
 
-/// redis 11784, hiredis 1170: n channels are n pushes and no reply, duplicates and strangers included.
+/// redis 11784, hiredis 1170: n channels are n pushes and no reply, duplicate and unknown channels
+/// included.
 #[tokio::test]
 async fn each_of_the_commands_is_answered_for_one_and_for_three_channels() {
     let server = Server::start().await;
@@ -359,7 +362,7 @@ async fn each_of_the_commands_is_answered_for_one_and_for_three_channels() {
                 .unwrap_or_else(|_| panic!("{kind:?} {names:?}"))
             {
                 Ok(_) => {}
-                // Valkey 8.0 says so, once, to those who have no subscription at all.
+                // Valkey 8.0 sends one confirmation to a connection without any subscription.
                 Err(error) => {
                     let kind_of_error = error.as_server().map(|server| server.kind());
                     assert_eq!(

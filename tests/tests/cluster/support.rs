@@ -1,4 +1,4 @@
-//! What the tests of the cluster client share.
+//! Helpers of the cluster client's tests.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -8,7 +8,8 @@ use leasehold_resp::{Command, Error, Value};
 use leasehold_testkit::BOUND;
 pub(crate) use leasehold_testkit::calls;
 
-/// `KEYS[1]` gets the holder `ARGV[1]`, unless it has another one: idempotent, as every script of a lock is.
+/// `KEYS[1]` gets the holder `ARGV[1]`, unless it has another one: idempotent, as every script of a
+/// lock is.
 pub(crate) static TAKE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local holder = redis.call('GET', KEYS[1])
@@ -37,7 +38,7 @@ pub(crate) fn soon() -> Instant {
     Instant::now() + BOUND
 }
 
-/// Takes `key` for `holder`: 1 if it has it now, 0 if somebody else does.
+/// Takes `key` for `holder`: 1 if it has it now, 0 if another holder does.
 pub(crate) async fn take(
     client: &Client,
     key: &str,

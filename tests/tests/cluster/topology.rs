@@ -1,4 +1,4 @@
-//! What is made of `CLUSTER SLOTS`, whatever a server puts into it: pure, without any server.
+//! The map from `CLUSTER SLOTS`, for every possible reply: pure, without any server.
 
 use leasehold_cluster::slot::SLOTS;
 use leasehold_cluster::topology::{NodeAddress, Shard, View};
@@ -83,7 +83,7 @@ fn an_ordinary_reply_is_read_with_masters_in_front_and_replicas_behind() {
     assert_eq!(view.owner(u16::MAX), None);
 }
 
-/// Pain 9 and 19: `""` and null mean the host that was asked, a name is a name, IPv6 comes without brackets.
+/// `""` and null mean the host that was asked, a name is a name, IPv6 comes without brackets.
 #[test]
 fn every_form_of_endpoint_leads_to_an_address() {
     let cases = [
@@ -104,8 +104,8 @@ fn every_form_of_endpoint_leads_to_an_address() {
     );
 }
 
-/// A node that wants to announce a name and has none says `?`: its slots have nobody who could be reached. That must not
-/// make a replica the master: it would refuse every write.
+/// A node that wants to announce a name and has none says `?`: its slots have no reachable master.
+/// That must not make a replica the master: it would refuse every write.
 #[test]
 fn a_master_that_cannot_be_reached_leaves_its_slots_unserved() {
     let view = parse([
@@ -131,7 +131,7 @@ fn a_master_that_cannot_be_reached_leaves_its_slots_unserved() {
     );
 }
 
-/// Pain 19: certificates are made out to names. In RESP2 metadata is a flat array, in RESP3 a map.
+/// Certificates are issued for names. In RESP2 metadata is a flat array, in RESP3 a map.
 #[test]
 fn with_tls_the_name_in_the_metadata_goes_before_the_address() {
     let map = Value::Map(vec![
@@ -202,8 +202,8 @@ fn of_ranges_that_overlap_the_later_one_counts() {
     assert_eq!(view.coverage(), 151);
 }
 
-/// A cluster that is just forming, a server without slots, a proxy that answers anything: the old map is better than an
-/// empty one.
+/// A cluster that is just forming, a server without slots, a proxy that answers anything: the old
+/// map is better than an empty one.
 #[test]
 fn a_map_is_never_empty() {
     let reachable = || node(text("a"), 1);
@@ -236,7 +236,7 @@ fn a_map_is_never_empty() {
     assert_eq!(View::agreed(Vec::new()), None);
 }
 
-/// One range a slot and five replicas for each: what a cluster of the greatest size there can be says, and more.
+/// One range a slot and five replicas for each: more than the largest possible cluster sends.
 #[test]
 fn a_hundred_thousand_nodes_are_read() {
     let ranges = (0..SLOTS).map(|slot| {
@@ -329,7 +329,7 @@ fn views_agree_when_their_masters_do_whatever_order_ranges_and_replicas_have() {
     assert_eq!(master_of(&agreed, 0).unwrap().host, "a");
 }
 
-/// A node hears the names of others by and by, and redirects have addresses where maps have names.
+/// A node learns the names of others gradually, and redirects have addresses where maps have names.
 #[test]
 fn a_node_is_the_same_one_by_its_name_and_by_its_address() {
     let metadata = |key: &str, value: &str| Value::Map(vec![(text(key), text(value))]);
@@ -346,14 +346,14 @@ fn a_node_is_the_same_one_by_its_name_and_by_its_address() {
         named.known_as(&address("10.0.0.9", 2)),
         &address("10.0.0.9", 2)
     );
-    // The other way round: names are announced, and somebody has the address from elsewhere.
+    // The other way round: names are announced, and one view has the address from elsewhere.
     let preferred = read(&one("a.example", metadata("ip", "10.0.0.9")), false);
     assert_eq!(
         preferred.known_as(&address("10.0.0.9", 1)),
         &address("a.example", 1)
     );
 
-    // Whoever has not heard the name yet means the same master, and the view with the name is the better one.
+    // A view without the name means the same master, and the view with the name is preferred.
     let unnamed = read(&one("10.0.0.9", Value::Map(vec![])), true);
     let stranger = read(&one("10.0.0.7", Value::Map(vec![])), true);
     for views in [[&stranger, &unnamed, &named], [&named, &unnamed, &stranger]] {
@@ -362,7 +362,7 @@ fn a_node_is_the_same_one_by_its_name_and_by_its_address() {
             named
         );
     }
-    // A name that another master has as its own is that one's.
+    // A name that another master announces belongs to that master.
     let second = node_with(text("a.example"), 1, metadata("hostname", "b.example"));
     let first = node_with(text("10.0.0.9"), 1, metadata("hostname", "a.example"));
     let odd = read(&array([range(0, 1, [first]), range(2, 3, [second])]), true);
@@ -391,7 +391,7 @@ fn a_redirect_moves_one_slot_also_to_a_node_that_was_unknown() {
         Some(address("a", 1)),
         "a view is never changed in place"
     );
-    // A slot that nobody served, and one that does not exist.
+    // A slot without a master, and one that does not exist.
     let partial = parse([range(0, 0, [node(text("a"), 1)])]);
     assert_eq!(
         master_of(&partial.with_moved(9, &address("a", 1)), 9),

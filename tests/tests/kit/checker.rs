@@ -1,4 +1,5 @@
-//! The checker on histories written by hand: for every invariant one that keeps it and one that breaks it.
+//! The checker on histories written by hand: for every invariant one that keeps it and one that
+//! breaks it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -167,7 +168,7 @@ impl History {
         .at(to, "faults", What::FaultEnd { id: from })
     }
 
-    /// The world goes on until then.
+    /// The history goes on until then.
     fn until(self, ms: u64) -> Self {
         self.at(ms, "observer", What::Quiesced { keys: Vec::new() })
     }
@@ -236,7 +237,7 @@ fn i1_claims_of_two_owners_must_not_overlap() {
         .takes(10, "a", "a:1", 100)
         .takes(110, "b", "b:1", 900)
         .keeps_everything();
-    // It was told of the loss before.
+    // It was notified of the loss before.
     history()
         .takes(10, "a", "a:1", 500)
         .lost(90, "a", "a:1")
@@ -324,7 +325,7 @@ fn i2_tokens_increase_and_are_unique() {
     // No fault is an excuse where the order is known.
     two(9, 7).fault(21, 22, Effect::LosesLocks).breaks(&["I2"]);
     two(9, 7).fault(29, 30, Effect::LosesLocks).breaks(&["I2"]);
-    // What two masters give at the same time may be learned of in either order.
+    // Grants of two masters at the same time may be learned of in either order.
     let crossed = || {
         let h = history()
             .invoke(5, "b")
@@ -416,7 +417,7 @@ fn i4_a_dropped_hold_is_gone_soon_and_a_lost_one_with_its_lease() {
     let dropped = || history().takes(10, "a", "a:1", 500).drops(20, "a", "a:1");
     dropped().shows(100, &["a:1"], 900).keeps_everything();
     dropped().shows(200, &["a:1"], 900).breaks(&["I4"]);
-    // While the server cannot be reached, nobody can tell it.
+    // While the server cannot be reached, the holder cannot learn of it.
     dropped()
         .fault(15, 150, Effect::Delays)
         .shows(200, &["a:1"], 900)

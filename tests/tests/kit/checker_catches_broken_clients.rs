@@ -1,5 +1,5 @@
-//! The checker is itself under test here: real clients with a known flaw, on a real server, must be caught by the
-//! invariant the flaw breaks, and the same client without a flaw must not be.
+//! The checker is itself under test here: real clients with a known flaw, on a real server, must be
+//! caught by the invariant the flaw breaks, and the same client without a flaw must not be.
 
 use leasehold_testkit::broken::{Flaw, LIMITS, workload};
 use leasehold_testkit::checker::{Report, check};

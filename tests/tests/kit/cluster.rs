@@ -82,8 +82,9 @@ async fn a_replica_takes_over_when_it_is_told_to_and_when_its_master_is_killed_o
         cluster.key_at(1, "k").await,
         cluster.key_at(2, "k").await,
     ];
-    // Each in a shard of its own: a replica of Redis 7.0 that was elected a moment ago counts its old votes again when
-    // its next master fails, becomes master with an epoch that is too old, and loses the slots again.
+    // Each in a shard of its own: a replica of Redis 7.0 that was elected a moment ago counts its
+    // old votes again when its next master fails, becomes master with an epoch that is too old, and
+    // loses the slots again.
     for (shard, how) in [Failover::Graceful, Failover::Force, Failover::Takeover]
         .into_iter()
         .enumerate()

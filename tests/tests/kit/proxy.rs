@@ -1,4 +1,5 @@
-//! Each fault of the proxy does what it says: exact bytes over an echo peer, executed requests over a real server.
+//! Each fault of the proxy does what it says: exact bytes over an echo peer, executed requests over
+//! a real server.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -398,7 +399,8 @@ async fn a_server_that_is_gone_ends_the_clients_connections() {
     server.kill();
     assert!(raw.read().await.is_err());
     drop(raw);
-    // The proxy accepts before it can know; the reset may come while the client still connects, or later.
+    // The proxy accepts before it can know; the reset may come while the client still connects, or
+    // later.
     if let Ok(mut reset) = Raw::connect(proxy.addr()).await {
         assert!(reset.try_cmd(&["PING"]).await.is_err());
     }

@@ -45,8 +45,9 @@ async fn a_server_dies_with_the_test_that_panics() {
     assert!(!runs(told.recv().unwrap()));
 }
 
-/// Runs itself as a child process, which starts a server and is killed. A frozen server is the harder case: the kernel
-/// sends SIGHUP to a process group that is orphaned with a stopped member, and the watcher is in that group.
+/// Runs itself as a child process, which starts a server and is killed. A frozen server is the
+/// harder case: the kernel sends SIGHUP to a process group that is orphaned with a stopped member,
+/// and the watcher is in that group.
 #[tokio::test]
 async fn a_server_and_its_directory_die_with_a_killed_test_process() {
     const CHILD: &str = "KIT_SERVER_CHILD";

@@ -1,4 +1,5 @@
-//! Giving a connection up: it ends with a TCP reset, and its id at the server is known to whoever has to kill it there.
+//! Abandoned connections: they end with a TCP reset, and their id at the server is known, so that
+//! they can be killed there.
 
 use std::io::ErrorKind::ConnectionReset;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -6,15 +7,12 @@ use std::time::Duration;
 
 use leasehold_resp::pool::Pool;
 use leasehold_resp::{AskServer, Command, Connection, Endpoint, ErrorKind};
-use leasehold_testkit::Server;
+use leasehold_testkit::{BOUND, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(20);
-
-/// Forwards connections to `server`, and tells how the client ended each.
+/// Forwards connections to `server`, and records how the client ended each.
 async fn forwarder(
     server: SocketAddr,
 ) -> (SocketAddr, mpsc::UnboundedReceiver<std::io::Result<()>>) {
@@ -87,7 +85,7 @@ async fn is_reset_and_named(
     assert_eq!(new.client_id, client_id(&connection).await);
     assert_ne!(new, id);
     assert!(!connection.abandon(&id, "it is another one now"));
-    // With nothing in flight there is nothing to take back.
+    // With nothing in flight there is nothing to abandon.
     drop(connection);
     assert!(next(ends).await.is_ok());
 }

@@ -1,4 +1,5 @@
-//! What error lines mean: every line that seven servers were seen to send, and the forms that no recording has.
+//! The meaning of error lines: every line recorded from seven servers, and forms that no recording
+//! has.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ const MAYBE_RUN: (bool, bool) = (false, true);
 const SCRIPT_NOT_RUN: (bool, bool) = (true, false);
 const SCRIPT_MAYBE_RUN: (bool, bool) = (true, true);
 
-/// What each recorded case means, on every server.
+/// The meaning of each recorded case, on every server.
 #[rustfmt::skip]
 const EXPECTED: &[(&str, Kind, (bool, bool))] = &[
     ("NOSCRIPT",                                Kind::NoScript,       NOT_RUN),
@@ -100,7 +101,7 @@ const EXPECTED: &[(&str, Kind, (bool, bool))] = &[
     ("SELECT 1 in cluster",                     Kind::Other,          MAYBE_RUN),
 ];
 
-/// Where one server differs from the rest.
+/// Cases in which one server differs from the rest.
 const EXCEPTIONS: &[(&str, &str, Kind, (bool, bool))] = &[
     // The command is newer than the server.
     (
@@ -198,7 +199,7 @@ fn redirects_name_their_target_in_every_form_servers_use() {
         ("::1:6379", moved(Some("::1"), 6379)),
         ("2001:db8::7:6379", moved(Some("2001:db8::7"), 6379)),
         ("[2001:db8::7]:6379", moved(Some("2001:db8::7"), 6379)),
-        // The host that answered, and one that the node has no name for.
+        // The host that answered, and one whose name the node does not know.
         (":22021", moved(None, 22021)),
         ("?:6379", moved(Some("?"), 6379)),
     ];

@@ -20,7 +20,7 @@ fn verbatim(format: &[u8; 3], text: &[u8]) -> Value {
     }
 }
 
-/// What a server may send and what it means.
+/// Valid frames and their values.
 fn valid() -> Vec<(Vec<u8>, Value)> {
     let mut table: Vec<(Vec<u8>, Value)> = [
         // Simple strings and errors: any bytes but line ends.
@@ -66,7 +66,7 @@ fn valid() -> Vec<(Vec<u8>, Value)> {
         (b"_\r\n", Value::Null),
         (b"#t\r\n", Value::Boolean(true)),
         (b"#f\r\n", Value::Boolean(false)),
-        // Doubles: whatever printf of any libc writes.
+        // Doubles: every form that printf of any libc writes.
         (b",0\r\n", Value::Double(0.0)),
         (b",-1.5\r\n", Value::Double(-1.5)),
         (b",+1.5\r\n", Value::Double(1.5)),
@@ -112,7 +112,8 @@ fn valid() -> Vec<(Vec<u8>, Value)> {
             b"~1\r\n%1\r\n:1\r\n~0\r\n",
             Value::Set(vec![Value::Map(vec![(int(1), Value::Set(vec![]))])]),
         ),
-        // Attributes describe a value and are none: before any type, repeated, nested in each other, empty.
+        // Attributes describe a value and are none: before any type, repeated, nested in each
+        // other, empty.
         (b"|1\r\n+ttl\r\n:3600\r\n:1\r\n", int(1)),
         (
             b"|0\r\n|1\r\n+a\r\n|1\r\n+b\r\n_\r\n*0\r\n*1\r\n:1\r\n",
@@ -151,7 +152,8 @@ fn valid() -> Vec<(Vec<u8>, Value)> {
     .map(|(bytes, value)| (bytes.to_vec(), value))
     .into();
 
-    // The longest that the default limits let through, and sizes on both sides of what is copied or shared.
+    // The longest that the default limits let through, and sizes on both sides of what is copied or
+    // shared.
     let line = "9".repeat(Limits::default().line);
     table.push((format!("+{line}\r\n").into(), simple(&line)));
     table.push((format!("({line}\r\n").into(), big(&line)));
@@ -165,7 +167,7 @@ fn valid() -> Vec<(Vec<u8>, Value)> {
     table
 }
 
-/// What ends a connection, and why.
+/// Invalid bytes, which end a connection, and the reason.
 fn invalid() -> Vec<(Vec<u8>, Kind)> {
     let mut table: Vec<(Vec<u8>, Kind)> = [
         (&b"\r\n"[..], Kind::UnknownType),
@@ -284,7 +286,7 @@ fn invalid() -> Vec<(Vec<u8>, Kind)> {
     table
 }
 
-/// Ways to stand inside of something else: what comes before, what comes behind, and what it makes.
+/// Ways to be nested: the bytes before, the bytes behind, and the resulting value.
 type Nesting = (&'static [u8], &'static [u8], fn(Value) -> Frame);
 
 const NESTINGS: &[Nesting] = &[
@@ -446,7 +448,8 @@ fn a_push_inside_a_reply_comes_out_first_and_counts_as_no_element() {
         push(),
         Frame::Reply(Value::Array(vec![int(1), simple("PONG")])),
     ];
-    // As the last element, in a map at a value, in a stream, in an attribute, and inside of another push.
+    // As the last element, in a map at a value, in a stream, in an attribute, and inside of another
+    // push.
     let cases: [(&[u8], &[Frame]); 7] = [
         (b"*2\r\n>2\r\n+message\r\n$1\r\nm\r\n:1\r\n+PONG\r\n", &exec),
         (b"*2\r\n:1\r\n>2\r\n+message\r\n$1\r\nm\r\n+PONG\r\n", &exec),

@@ -1,5 +1,5 @@
-//! What goes wrong between a client and a server: cut at every byte, swallowed, blocked, half open; and what ends on our
-//! side: the runtime, the last handle.
+//! Faults between a client and a server (connections cut at every byte, swallowed bytes,
+//! back-pressure, half-open sockets) and ends on the client's side (the runtime, the last handle).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -41,7 +41,7 @@ async fn once(proxy: &Proxy, endpoint: &Endpoint) -> Connection {
     Connection::over(stream, endpoint.clone()).await.unwrap()
 }
 
-/// A request and its reply, cut after each byte, must be reported as what the server has made of it.
+/// A request and its reply, cut after each byte, must be reported as the server has treated it.
 async fn cut_everywhere<E: Encode>(server: &Server, key: &str, request: &E, how: Cut) {
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
@@ -54,7 +54,7 @@ async fn cut_everywhere<E: Encode>(server: &Server, key: &str, request: &E, how:
         let before = counter(&mut raw, key).await;
         proxy.to_server(Fault::Cut { after, how });
         let outcome = connection.submit(request).await;
-        // What was passed is executed before the cut is felt, or soon after.
+        // Bytes that passed are executed before the cut takes effect, or soon after.
         let whole = after == bytes.len() as u64;
         if whole {
             until("the server has run it", async || {
@@ -237,7 +237,7 @@ async fn waiting_for_the_connection_and_for_the_reply_have_one_deadline_together
     let timeout = Duration::from_secs(4);
     let server = Scripted::start(move |mut peer| async move {
         if peer.number > 0 {
-            // It comes back late, and then says nothing.
+            // It answers late, and then not at all.
             tokio::time::sleep(timeout * 3 / 4).await;
         }
         peer.greet().await;
@@ -319,7 +319,7 @@ async fn a_full_queue_before_a_silent_server_is_an_error_at_the_deadline() {
         .unwrap();
     proxy.to_server(Fault::Stall);
     let page = "x".repeat(40 << 20);
-    // One in the writer's hands, one in the outbox.
+    // One is being written, one is in the outbox.
     let held = [
         connection.submit(&echo(&page)),
         connection.submit(&echo(&page)),
@@ -365,7 +365,7 @@ async fn a_peer_that_writes_a_lot_before_it_reads_does_not_block_us() {
             }
             theirs.write_all(answer).await.unwrap();
         }
-        // One byte of the large request, and then a lot of talk before the rest.
+        // One byte of the large request, and then many replies before the rest.
         assert_eq!(theirs.read_u8().await.unwrap(), b'*');
         let noise = b">2\r\n+invalidate\r\n_\r\n";
         for _ in 0..(1 << 20) / noise.len() {
@@ -451,7 +451,7 @@ async fn reset_a_hundred_times_under_load_it_comes_back_each_time() {
     assert!((101..400).contains(&proxy.accepts()), "{}", proxy.accepts());
 }
 
-/// A peer that has lost its power sends no FIN: only asking tells.
+/// A peer that has lost its power sends no FIN: only a request detects it.
 #[tokio::test]
 async fn an_idle_connection_that_is_half_open_is_noticed_without_a_command() {
     let server = Server::start().await;
@@ -578,7 +578,7 @@ fn a_connection_over_a_stream_is_not_reopened_over_another_one() {
             .unwrap()
     };
     let (first, second) = (runtime(), runtime());
-    // Somebody does listen where the endpoint says.
+    // There is a listener at the endpoint's address.
     let elsewhere = second.block_on(Scripted::start(
         |mut peer| async move { peer.behave().await },
     ));

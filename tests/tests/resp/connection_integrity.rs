@@ -1,5 +1,6 @@
-//! A million tagged requests on each kind of runtime, through one connection that is cancelled, killed and pushed at
-//! all the while: every reply belongs to its request, and every request ends exactly once.
+//! A million tagged requests on each kind of runtime, through one connection that is cancelled,
+//! killed and pushed at all the while: every reply belongs to its request, and every request ends
+//! exactly once.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use leasehold_testkit::{Server, until};
 const TASKS: u64 = 32;
 const REQUESTS: u64 = 1_000_000;
 
-/// What became of the requests.
+/// Outcomes of the requests.
 #[derive(Debug, Default)]
 struct Counters {
     started: AtomicU64,
@@ -72,7 +73,8 @@ async fn storm() {
     over.store(true, Relaxed);
     trouble.await.unwrap();
 
-    // A last round trip: what was left to functions before it has been answered too. The last kill may still be to come.
+    // A last round trip: what was left to functions before it has been answered too. The last kill
+    // may still be to come.
     until("a last round trip", async || {
         connection
             .send(&Command::new("PING"))
@@ -86,7 +88,7 @@ async fn storm() {
     assert_eq!(of(&counters.started), REQUESTS, "{counters:?}");
     let ended = of(&counters.completed) + of(&counters.failed) + of(&counters.cancelled);
     assert_eq!(ended, REQUESTS, "{counters:?}");
-    // The storm was one.
+    // The disturbances took place.
     assert!(
         of(&counters.completed) > REQUESTS / 2 && of(&counters.cancelled) > REQUESTS / 50,
         "{counters:?}"

@@ -1,16 +1,12 @@
-//! Code of callers that panics, on a connection that others use: it hurts nobody else.
+//! Panics in callers' code on a shared connection: other callers are not affected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_resp::connection::Event;
 use leasehold_resp::{Command, Connection, Encode, Endpoint, Value, encode};
-use leasehold_testkit::Server;
+use leasehold_testkit::{BOUND, Server};
 use tokio::sync::mpsc;
-
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(20);
 
 /// Writes a part of a request and panics.
 struct Half;

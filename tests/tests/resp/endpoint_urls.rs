@@ -1,10 +1,10 @@
-//! The URLs of a server: what they mean, what is refused, and that nothing of a password is ever shown.
+//! The URLs of a server: their meaning, refusals, and that no part of a password is ever shown.
 
 use std::time::Duration;
 
 use leasehold_resp::{Address, Endpoint, ErrorKind};
 
-/// What is compared: address, TLS, user, password, database, name.
+/// The compared parts: address, TLS, user, password, database, name.
 type Parts<'a> = (
     &'a str,
     bool,
@@ -42,7 +42,7 @@ fn every_form_of_url_is_understood() {
         ("redis://alice:@h",                          ("h:6379", false, Some("alice"), Some(""), 0, None)),
         ("redis://:@h",                               ("h:6379", false, None, None, 0, None)),
         ("redis://@h",                                ("h:6379", false, None, None, 0, None)),
-        // What has a meaning of its own is percent-encoded; what cannot be mistaken need not be.
+        // Reserved characters are percent-encoded; unambiguous ones need not be.
         ("redis://a%3Ab:p%40%2f%3A%3f%23%25%c3%a9@h", ("h:6379", false, Some("a:b"), Some("p@/:?#%é"), 0, None)),
         ("redis://u:p:q@r@h",                         ("h:6379", false, Some("u"), Some("p:q@r"), 0, None)),
         ("redis://h?client_name=billing-7",           ("h:6379", false, None, None, 0, Some("billing-7"))),
@@ -172,7 +172,8 @@ fn no_message_shows_a_password_however_the_url_is_broken() {
     for url in urls {
         match Endpoint::parse(&url) {
             Ok(endpoint) => {
-                // The parts before the password are no secret: a path or a user that happens to look like one.
+                // The parts before the password are no secret: a path or a user that happens to
+                // look like one.
                 let shown = format!("{endpoint:?}");
                 let is_elsewhere = endpoint.address.to_string().contains("hunter2")
                     || endpoint.user.as_deref() == Some("hunter2");

@@ -1,4 +1,5 @@
-//! Who may come in, and as whom: against a real server, and against one that refuses and counts what still comes.
+//! Authentication: against a real server, and against one that refuses and counts the bytes that
+//! still arrive.
 
 use std::time::{Duration, Instant};
 
@@ -196,7 +197,7 @@ async fn the_server_lists_us_by_our_name_and_library() {
     );
 }
 
-/// redis issue 15640: what is pipelined behind a failed `AUTH` answers somebody else.
+/// redis issue 15640: the reply to a command behind a failed `AUTH` goes to another caller.
 #[tokio::test]
 async fn nothing_is_sent_behind_a_failed_auth() {
     let server = Scripted::start(|mut peer| async move {
@@ -241,7 +242,7 @@ async fn the_handshake_is_hello_and_then_the_rest_at_once() {
             async move {
                 while let Some(request) = peer.request().await {
                     let name = request[0].clone();
-                    // Whatever else is on its way gets the time to arrive.
+                    // Further requests get the time to arrive.
                     tokio::time::sleep(Duration::from_millis(30)).await;
                     match name.as_str() {
                         name if name == refused => peer.say("-ERR no\r\n").await,
@@ -283,7 +284,7 @@ async fn a_server_that_dies_in_the_handshake_is_one_that_cannot_be_reached() {
         endpoint.connect_timeout = Duration::from_millis(timeout_ms);
         endpoint
     };
-    // How much the server says in a whole handshake.
+    // Number of bytes of a whole handshake.
     let before = proxy.from_server();
     Connection::connect(endpoint(10_000))
         .await
@@ -306,7 +307,7 @@ async fn a_server_that_dies_in_the_handshake_is_one_that_cannot_be_reached() {
             tells_nothing(&error, &["rightone"]);
         }
     }
-    // And one that is not there, or says nothing.
+    // And one that does not listen, or does not answer.
     for (mode, timeout_ms) in [(Accept::Refuse, 10_000), (Accept::Silence, 100)] {
         proxy.accept(mode);
         let error = Connection::connect(endpoint(timeout_ms))

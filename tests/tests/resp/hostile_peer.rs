@@ -1,5 +1,5 @@
-//! A peer that breaks every rule there is. Whatever it does, a request ends with its own reply or a typed error, within
-//! its time; the connection is closed; and the next one works as if nothing had been.
+//! A peer that violates every rule of the protocol. In each case a request ends with its own reply
+//! or a typed error, within its time; the connection is closed; and the next one works normally.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::support::echo;
 
-/// Long enough for a peer that behaves, on a machine that has other things to do.
+/// Long enough for a well-behaved peer on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 
 fn endpoint(server: &Scripted) -> Endpoint {
@@ -26,7 +26,7 @@ fn endpoint(server: &Scripted) -> Endpoint {
     endpoint
 }
 
-/// How a peer ends what it began.
+/// The end of a peer's connection.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Hold,
@@ -51,12 +51,12 @@ async fn misbehave(mut peer: Peer, bytes: &[u8], then: Then) {
 
 // ===== in the middle of a conversation =====
 
-/// What comes instead of the second of three replies.
+/// The bytes instead of the second of three replies.
 struct Live {
     name: &'static str,
     bytes: Vec<u8>,
     then: Then,
-    /// What becomes of the second request.
+    /// The outcome of the second request.
     expected: fn(&Result<String, Error>) -> bool,
 }
 
@@ -356,7 +356,7 @@ async fn live(
     }
     assert!(began.elapsed() < BOUND, "{name}");
 
-    // The connection is closed by itself, in twice the timeout at most, and the next one is as good as new.
+    // The connection is closed by itself, in twice the timeout at most, and the next one works.
     let d = loop {
         match connection.send(&echo("d")).await {
             Ok(value) => break value,
@@ -401,7 +401,7 @@ async fn two_replies_for_one_end_the_connection_before_another_request_gets_the_
     );
 }
 
-/// Shakes hands, and from then on always has something to say.
+/// Completes the handshake, and then floods the client.
 #[derive(Default)]
 struct Chatter {
     written: usize,
@@ -461,7 +461,7 @@ async fn deadlines_pass_while_a_peer_never_pauses() {
         .await
         .expect("in time");
     assert!(outcome.unwrap_err().is_timeout());
-    // Nor can it keep us from giving it up.
+    // Nor can it keep the client from closing the connection.
     let began = Instant::now();
     while connection.is_up() {
         assert!(began.elapsed() < BOUND);
@@ -852,7 +852,7 @@ async fn whatever_answers_the_handshake_connecting_ends_with_a_typed_error() {
             assert!(began.elapsed() < BOUND, "{name} after {polite}");
             let outcome = outcome.map(drop);
             assert!(expected(&outcome), "{name} after {polite}: {outcome:?}");
-            // Nothing is left behind. (A flood never looks, and who has reset is gone.)
+            // Nothing is left behind. (A flood does not read, and a peer that reset is gone.)
             while matches!(then, Then::Hold | Then::Fin) && server.ended() < 1 {
                 assert!(
                     began.elapsed() < BOUND,

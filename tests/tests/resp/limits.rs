@@ -1,4 +1,5 @@
-//! What a hostile or broken peer can make the decoder do: an error, and little more memory than it sent.
+//! Limits of the decoder: a hostile or broken peer causes an error, and little more memory than it
+//! sent.
 
 use allocation_counter::measure;
 use bytes::BytesMut;
@@ -6,7 +7,8 @@ use leasehold_resp::{Decoder, Frame, Limits, ProtocolErrorKind as Kind, Value};
 
 use crate::support::{Outcome, bulk, decode, decode_every_way, int};
 
-/// Every header that opens an aggregate with one element to come, its first element of a map or push included.
+/// Every header that opens an aggregate with one element to come, its first element of a map or
+/// push included.
 const OPENERS: [&str; 8] = [
     "*1\r\n",
     "~1\r\n",
@@ -66,7 +68,8 @@ fn the_default_depth_is_128_and_a_million_levels_overflow_no_stack() {
 
 #[test]
 fn a_server_that_gives_up_halfway_down_is_survived() {
-    // A script that returns a cyclic table: Redis sends thousands of levels and then an error as the last element.
+    // A script that returns a cyclic table: Redis sends thousands of levels and then an error as
+    // the last element.
     let reply = format!("{}-ERR reached lua stack limit\r\n", "*1\r\n".repeat(7_995));
     assert_eq!(
         decode(Limits::default(), [reply.as_bytes()]).end,
@@ -138,7 +141,8 @@ fn a_line_without_an_end_is_given_up_at_the_limit() {
     let endless = vec![b'1'; (64 << 10) + 1];
     for marker in ["+", "-", ":", ",", "("] {
         let (allowed, all) = (&endless[..64 << 10], &endless[..]);
-        // Piece by piece, which must not make it quadratic: this takes minutes if every piece starts over.
+        // Piece by piece, which must not make it quadratic: this takes minutes if every piece
+        // starts over.
         let outcome = decode(
             Limits::default(),
             [marker.as_bytes()].into_iter().chain(allowed.chunks(1)),

@@ -1,5 +1,5 @@
-//! The pipeline against a reference model: a million random steps, each compared with what a plain list of commands and
-//! a plain list of bytes say.
+//! The pipeline against a reference model: a million random steps, each compared with what a plain
+//! list of commands and a plain list of bytes say.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,8 @@ const RUNS: u64 = 1_000;
 const STEPS: u64 = 1_000;
 const TIMEOUT: u64 = 1_000;
 
-/// Above this many unanswered commands none is submitted: the model reads its whole list at many steps.
+/// Above this many unanswered commands none is submitted: the model reads its whole list at many
+/// steps.
 const MOST_IN_FLIGHT: usize = 40;
 
 /// How a command ends, as far as the model tells.
@@ -398,7 +399,8 @@ impl Run {
         assert_eq!(self.receive(confirmation(kind, channel)), Ok(None));
     }
 
-    /// A push that confirms nothing: a message, or a confirmation of another kind or channel or too early.
+    /// A push that confirms nothing: a message, or a confirmation of another kind or channel or too
+    /// early.
     fn push(&mut self) {
         let kind = *self.chance.pick(&[
             Confirmation::Subscribe,

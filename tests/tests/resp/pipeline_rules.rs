@@ -1,4 +1,4 @@
-//! The rules of one connection's queue, with instants made by hand: no socket, no runtime, no clock.
+//! The rules of one connection's queue, with synthetic instants: no socket, no runtime, no clock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use leasehold_resp::{Command, Error, ErrorKind, Frame, Value};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A pipeline, and the world around it.
+/// A pipeline, and its surroundings.
 struct World {
     pipeline: Pipeline,
     wakes: Wakes,
@@ -148,7 +148,7 @@ fn confirmation(kind: &'static str, channel: &str) -> Frame {
     ])
 }
 
-/// Counts how often it was woken.
+/// Counts wake-ups.
 #[derive(Default)]
 struct Counter(AtomicUsize);
 
@@ -263,7 +263,7 @@ fn a_reply_that_nobody_asked_for_ends_the_connection() {
         .receive(Frame::Reply(Value::Integer(1)), &mut world.wakes)
         .unwrap_err();
     assert_eq!(stray.0, Value::Integer(1));
-    // Some servers say why they hang up.
+    // Some servers send an error before they close.
     let line = Value::Error("ERR max number of clients reached".into());
     let frame = Frame::Reply(line.clone());
     let farewell = world.pipeline.receive(frame, &mut world.wakes).unwrap_err();
@@ -284,7 +284,7 @@ fn a_surplus_reply_settles_nothing_that_was_not_written() {
     assert_eq!(world.text(first), "first");
     assert!(world.poll(second).is_none());
 
-    // Nor what waits for the socket, behind something that is half written.
+    // Nor commands that wait for the socket behind one that is half written.
     let mut writing = world.pipeline.begin_write();
     let third = world.submit("third");
     writing.advance(1);
@@ -353,7 +353,7 @@ fn two_timeouts_without_an_answer_to_the_oldest_command_are_death() {
     assert_eq!(world.expire(2000), Liveness::Dead);
     assert_eq!(world.error(a), ErrorKind::Timeout);
 
-    // Also if nobody waits for it any more.
+    // Also if its future was dropped.
     let mut world = World::new();
     let a = world.submit_at("a", 0);
     world.pipeline.abandon(a);
@@ -540,7 +540,7 @@ fn a_partial_write_goes_on_before_what_was_queued_meanwhile() {
     for tag in ["first", "second", "third", "fourth"] {
         leasehold_resp::Encode::encode(&Command::new("ECHO").arg(tag), &mut expected);
         world.submit(tag);
-        // Three bytes of whatever there is.
+        // At most three bytes.
         let mut writing = world.pipeline.begin_write();
         wire.extend_from_slice(&writing.rest()[..3]);
         writing.advance(3);
@@ -642,7 +642,8 @@ fn an_unasked_sunsubscribe_between_two_replies_shifts_nothing() {
     assert_eq!((world.text(a), world.text(b)), ("a".into(), "b".into()));
 }
 
-/// The slot moves away, the server ends the subscription by itself, and then it reads that we wanted to.
+/// The slot moves away, the server ends the subscription by itself, and then it reads our
+/// `SUNSUBSCRIBE`.
 #[test]
 fn a_sunsubscribe_that_was_overtaken_by_an_unasked_one_shifts_nothing_whatever_the_answer() {
     let mut world = World::new();
@@ -714,7 +715,7 @@ fn further_commands_are_refused_by_number_and_a_reply_makes_room() {
     }
     assert!(world.pipeline.is_full());
     assert!(world.pipeline.submit(&ping, Shape::Reply, now).is_err());
-    // Whoever waits for messages would not learn that nobody sends them.
+    // A subscriber would not learn that no messages can arrive.
     let sub = world.subscribe(Confirmation::Subscribe, &["a"]);
     world.pipeline.abandon(sub);
     world.reply("x");

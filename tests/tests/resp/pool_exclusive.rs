@@ -1,4 +1,4 @@
-//! Exclusive connections: for what blocks or keeps state, and never handed on in a state.
+//! Exclusive connections: for commands that block or keep state, and never reused with state.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn one_that_was_given_back_in_order_is_used_again() {
     for _ in 0..3 {
         let mut exclusive = pool.exclusive().await.unwrap();
         ids.push(exclusive.call(&command("CLIENT ID"), BOUND).await.unwrap());
-        // A server's no is an answer like any other, and blocking leaves nothing behind.
+        // An error reply is a reply like any other, and a blocking command leaves no state.
         assert_eq!(
             exclusive
                 .call(&command("NONSENSE"), BOUND)
@@ -198,7 +198,7 @@ async fn one_that_breaks_is_never_reopened_under_its_user() {
     );
     assert!(raw.cmd(&["GET", "k"]).await.is_null());
     drop(exclusive);
-    // One that breaks while idle is not given out.
+    // A connection that breaks while idle is not reused.
     drop(pool.exclusive().await.unwrap());
     raw.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     until("the shared one is back", async || {

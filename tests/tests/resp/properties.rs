@@ -1,4 +1,4 @@
-//! What holds for all values and all bytes.
+//! Properties of all values and all bytes.
 
 use leasehold_resp::{Command, Decoder, Encode, Frame, Limits, ServerError, Value, encode};
 use proptest::collection::vec;

@@ -25,7 +25,7 @@ fn printed(error: &Error) -> String {
     text
 }
 
-/// Nothing of `secret` that is long enough to be of use.
+/// No part of `secret` that is long enough to be useful.
 fn assert_hidden(secret: &str, text: &str) {
     let chars: Vec<char> = secret.chars().collect();
     for part in chars.windows(chars.len().min(5)) {
@@ -41,7 +41,7 @@ fn encoded(text: &str) -> String {
 /// Longer than the 128 bytes after which servers cut their echo off.
 const LONG: &str = "K7#qW9!zR2$mX5^bN8&vC1*lJ4(hG6)fD3-sA0_pO+uY=tE{iQ}wL[kM]xZ;rT:nB,yU.jI/eP?oS<aF>dH|gV~cXq7Ws2Ed4Rf6Tg8Yh0Uj1Ik3Ol5Pz9Mx7Nc2Bv4Lb6";
 
-/// As with Redis 5, with proxies, and where somebody renamed the command: the real echo of a real server.
+/// As with Redis 5, with proxies, and with a renamed command: the real echo of a real server.
 #[tokio::test]
 async fn a_server_without_hello_echoes_the_password_and_the_error_does_not_show_it() {
     let server = Server::builder()

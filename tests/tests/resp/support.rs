@@ -1,10 +1,10 @@
-//! What the tests of the codec share: feeding bytes in pieces, and saying what came out.
+//! Helpers of the codec's tests: decoding in pieces, and comparable outcomes.
 
 use bytes::BytesMut;
 use leasehold_resp::{Command, Decoder, Frame, Limits, ProtocolErrorKind, Value};
 
-/// Everything a stream came to: its frames, then the error that ended it, if one did, and otherwise how much was left
-/// over.
+/// The outcome of a stream: its frames, then the error that ended it, if any, and otherwise the
+/// number of bytes left over.
 ///
 /// Frames are compared by their `Debug` form, in which not-a-number equals itself.
 #[derive(Debug, PartialEq)]
@@ -47,8 +47,8 @@ pub(crate) fn decode<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u
     Outcome::of(&frames, Ok(buf.len()))
 }
 
-/// Decodes `bytes` whole, byte by byte and cut in two at every place; all must come to the same. What is long is cut
-/// at some places only.
+/// Decodes `bytes` whole, byte by byte and cut in two at every place; all outcomes must be equal.
+/// Long input is cut at some places only.
 pub(crate) fn decode_every_way(limits: Limits, bytes: &[u8]) -> Outcome {
     let (piece, step) = if bytes.len() < 2000 {
         (1, 1)

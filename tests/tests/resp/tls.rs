@@ -1,4 +1,4 @@
-//! `rediss://` against a server that speaks TLS itself, with certificates made for the occasion.
+//! `rediss://` against a server that speaks TLS itself, with certificates made for the test.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -111,7 +111,7 @@ async fn small_large_and_many_commands_go_through_and_it_comes_back_after_a_kill
             assert!(error.is_transient() && began.elapsed() < BOUND, "{error}");
         }
     }
-    // The last handle takes the socket with it.
+    // The socket is closed with the last handle.
     let began = Instant::now();
     while tls
         .server
@@ -179,14 +179,15 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
         TlsConfig::trusting_with_identity(roots, certificate.as_bytes(), key.as_bytes()).unwrap();
     let strange = refusal(tls.endpoint("localhost", config)).await;
     assert_eq!(strange.kind(), ErrorKind::Config, "{strange}");
-    // A key that is another's.
+    // The key of another certificate.
     let (certificate, _) = tls.identity.authority.sign(&["client"]);
     assert!(
         TlsConfig::trusting_with_identity(roots, certificate.as_bytes(), key.as_bytes()).is_err()
     );
 }
 
-/// A server without TLS says nothing to a TLS handshake, for ever; one with TLS hangs up on what is not encrypted.
+/// A server without TLS never answers a TLS handshake; one with TLS closes connections that are not
+/// encrypted.
 #[tokio::test]
 async fn tls_on_a_plain_port_and_plain_text_on_a_tls_port_are_told_apart_from_a_dead_server() {
     let Some(tls) = tls_server(&["localhost"], "no").await else {
@@ -227,7 +228,7 @@ async fn tls_on_a_plain_port_and_plain_text_on_a_tls_port_are_told_apart_from_a_
     assert!(error.to_string().contains("use `rediss://`"), "{error}");
 }
 
-/// Other servers and proxies do say something.
+/// Other servers and proxies do answer.
 #[tokio::test]
 async fn the_first_bytes_tell_tls_from_plain_text() {
     let plain = Scripted::start(|mut peer| async move {
@@ -256,7 +257,7 @@ async fn the_first_bytes_tell_tls_from_plain_text() {
     assert!(error.to_string().contains("use `rediss://`"), "{error}");
 }
 
-/// A caller that waits for a connection learns what keeps it down.
+/// A caller that waits for a connection learns the reason of the failure.
 #[tokio::test]
 async fn a_connection_that_is_opened_on_demand_tells_of_a_refused_certificate_too() {
     let Some(tls) = tls_server(&["elsewhere.example"], "no").await else {
@@ -270,8 +271,9 @@ async fn a_connection_that_is_opened_on_demand_tells_of_a_refused_certificate_to
     assert!(error.to_string().contains("certificate"), "{error}");
 }
 
-/// The certificates that are trusted without a `TlsConfig`: a file that cannot be read is tried again, one that could is
-/// not read again. In a process of its own, because both are properties of a process.
+/// The certificates that are trusted without a `TlsConfig`: a file that cannot be read is tried
+/// again, one that could is not read again. In a process of its own, because both are properties of
+/// a process.
 #[test]
 fn the_trusted_certificates_are_read_once_and_a_failure_is_not_remembered() {
     let files = Scratch::new();

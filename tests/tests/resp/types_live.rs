@@ -9,12 +9,12 @@ use tokio::time::{Duration, timeout};
 
 use crate::support::{bulk, int, simple};
 
-/// A bare connection in RESP3: this is about the codec, not about ours.
+/// A bare socket in RESP3: this tests the codec, not the connection.
 struct Wire {
     stream: TcpStream,
     decoder: Decoder,
     buf: BytesMut,
-    /// How much is read at a time.
+    /// Bytes read at a time.
     piece: u64,
 }
 
@@ -72,7 +72,7 @@ impl Wire {
     }
 }
 
-/// A double as it is written, which spares asking how equal two of them have to be.
+/// A double as it is written, so that two are compared exactly.
 fn shown(frame: &Frame) -> String {
     match frame {
         Frame::Reply(Value::Double(n)) => n.to_string(),
@@ -142,7 +142,7 @@ async fn every_type_a_server_can_send_is_understood() {
 async fn the_largest_replies_of_a_server_are_understood() {
     let server = Server::start().await;
     let mut wire = Wire::connect(&server, 1460).await;
-    // Sets of maps inside of arrays: what parsers with hashed elements fail on.
+    // Sets of maps inside of arrays: on which parsers with hashed elements fail.
     let Frame::Reply(Value::Array(commands)) = wire.ask(Command::new("COMMAND")).await else {
         panic!("not an array")
     };
@@ -190,7 +190,8 @@ async fn a_push_inside_of_exec_does_not_put_the_replies_out_of_step() {
         ));
     }
     wire.send(Command::new("EXEC")).await;
-    // Redis 7.0 and older put the push inside of the array, later ones behind it: the same two frames either way.
+    // Redis 7.0 and older put the push inside of the array, later ones behind it: the same two
+    // frames either way.
     let mut frames = [wire.frame().await, wire.frame().await];
     frames.sort_by_key(|frame| matches!(frame, Frame::Push(_)));
     let replies = Frame::Reply(Value::Array(vec![int(1), simple("PONG")]));

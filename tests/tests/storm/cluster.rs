@@ -1,9 +1,9 @@
-//! A cluster whose masters die, freeze, hand over and give slots away, and processes that fight over locks on it: what the
-//! ledger takes is never stale, no update is lost, and no two hold one lock but where a failover forgot the first; and not
-//! even there if replicas confirm every lock.
+//! A cluster whose masters die, freeze, hand over and give slots away, and processes that contend
+//! for locks on it: the ledger accepts nothing stale, no update is lost, and a lock has two holders
+//! only where a failover lost the first one; and not even there if replicas confirm every lock.
 //!
-//! 20 seconds each or until every kind of fault was played; two minutes and a half with `LEASEHOLD_LONG=1`.
-//! `LEASEHOLD_SEED` draws the same faults again.
+//! 20 seconds each or until every kind of fault was injected; two minutes and a half with
+//! `LEASEHOLD_LONG=1`. `LEASEHOLD_SEED` repeats the choice of faults.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::roles::{Stage, storm};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_cluster_forgets_nothing_stale_gets_through() {
-    // Servers that get too little of a busy machine must not replace each other unasked: that would have no excuse.
+    // Servers that are slow on a busy machine must not fail over by themselves: the checker would
+    // not excuse it.
     let cluster = Cluster::builder()
         .node_timeout(Duration::from_secs(2))
         .start()
@@ -26,7 +27,7 @@ async fn whatever_a_cluster_forgets_nothing_stale_gets_through() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_forgets_nothing_that_its_replicas_confirmed() {
-    // Shorter than a lease: whoever takes over finds holds that are believed in.
+    // Shorter than a lease: holds are still valid after the failover.
     let cluster = Cluster::builder()
         .node_timeout(Duration::from_secs(1))
         .start()
@@ -54,7 +55,8 @@ impl Stage for Cluster {
         Kind::MoveSlot,
     ];
 
-    /// A handover in agreement and a slot that moves lose nothing; without agreement the last writes may be lost.
+    /// A handover in agreement and a slot that moves lose nothing; without agreement the last
+    /// writes may be lost.
     fn forgets(kind: Kind) -> bool {
         matches!(kind, Kind::KillMaster | Kind::FreezeMaster | Kind::Takeover)
     }
@@ -83,7 +85,7 @@ impl Stage for Cluster {
                 if mode == Mode::Safe {
                     promotion(self, &replicas).await;
                 } else {
-                    // Sometimes it is back before anybody votes, and has forgotten everything.
+                    // Sometimes it is back before the vote, and empty.
                     sleep(chance.millis(0, 4_000)).await;
                 }
                 self.restart(master).await;
@@ -130,7 +132,7 @@ async fn promotion(cluster: &Cluster, replicas: &[usize]) {
     .await;
 }
 
-/// Moves the slot of a lock to another master while it is fought over, and back.
+/// Moves the slot of a lock to another master while it is contended, and back.
 async fn there_and_back(cluster: &Cluster, key: &str, chance: &mut Chance) {
     let slot = cluster.slot_of(key).await;
     let home = cluster

@@ -1,10 +1,10 @@
-//! Which fault comes next.
+//! The order of faults.
 
 use std::collections::BTreeMap;
 
 use leasehold_testkit::chance::Chance;
 
-/// Kinds of faults, dealt like cards: each of them comes up before any comes up again.
+/// Kinds of faults in random order, each of which is drawn before any is drawn again.
 pub(crate) struct Deck<K> {
     all: Vec<K>,
     cards: Vec<K>,
@@ -12,7 +12,7 @@ pub(crate) struct Deck<K> {
 }
 
 impl<K: Copy + Ord> Deck<K> {
-    /// A deck of these. What is there twice comes up twice as often.
+    /// A deck of these. A kind that is listed twice is drawn twice as often.
     pub(crate) fn new(all: impl Into<Vec<K>>) -> Self {
         let all = all.into();
         let played = all.iter().map(|kind| (*kind, 0)).collect();
@@ -31,17 +31,17 @@ impl<K: Copy + Ord> Deck<K> {
         self.cards.pop().expect("a new deck has cards")
     }
 
-    /// It was drawn, and struck something.
+    /// Counts a fault that was drawn and had an effect.
     pub(crate) fn struck(&mut self, kind: K) {
         *self.played.entry(kind).or_default() += 1;
     }
 
-    /// Whether every kind has struck something.
+    /// Whether every kind has had an effect.
     pub(crate) fn is_through(&self) -> bool {
         self.played.values().all(|count| *count > 0)
     }
 
-    /// How often each of them struck.
+    /// Number of effective faults of each kind.
     pub(crate) fn played(&self) -> &BTreeMap<K, usize> {
         &self.played
     }

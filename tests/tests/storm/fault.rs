@@ -9,10 +9,10 @@ use tokio::time::sleep;
 
 use crate::proxied::{Line, Storm};
 
-/// How often a command is tried.
+/// Number of tries of a command.
 const ATTEMPTS: usize = 5;
 
-/// What can go wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// SIGKILL to a worker, and another one takes its place.
@@ -53,7 +53,7 @@ impl Kind {
         Self::RepeatMessages,
     ];
 
-    /// Injects it, and mends it again. Returns whether there was anything to strike.
+    /// Injects the fault, and ends it. Returns whether it had an effect.
     pub(crate) async fn strike(self, storm: &Storm, mut chance: Chance) -> bool {
         let index = storm.fleet.pick(&mut chance);
         match self {
@@ -67,7 +67,8 @@ impl Kind {
                     .await
             }
             Self::ClientKill => {
-                // In RESP3 a client that listens counts as `pubsub`, though it sends commands as well.
+                // In RESP3 a client that listens counts as `pubsub`, though it sends commands as
+                // well.
                 let all = [
                     ["CLIENT", "KILL", "TYPE", "normal"],
                     ["CLIENT", "KILL", "TYPE", "pubsub"],
@@ -109,7 +110,7 @@ impl Kind {
             .await
     }
 
-    /// Lets the way between a worker and the server go bad for a while.
+    /// Injects a fault between a worker and the server for a while.
     async fn line(self, storm: &Storm, line: &Line, chance: &mut Chance) -> bool {
         let _mine = line.struck.lock().await;
         let time = chance.millis(200, 1_800);
@@ -151,7 +152,7 @@ impl Kind {
                 line.proxy.reset_all();
             }
             sleep(time).await;
-            // A stream with a hole in it is nothing TCP would deliver.
+            // TCP never delivers a stream with a gap.
             if matches!(self, Self::Blackhole) {
                 line.proxy.reset_all();
             }

@@ -1,4 +1,4 @@
-//! What every storm has: worker processes that fight over a few locks, faults that are written down, and a verdict.
+//! The worker processes of a storm, which contend for a few locks, and the record of its faults.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,19 +12,21 @@ use leasehold_testkit::{Ledger, Scratch};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-/// How long workers may take to end when they are told to: a bound against hangs.
+/// Upper bound on the time in which workers stop.
 const STOP: Duration = Duration::from_secs(60);
 
-/// How long the workers may need to get every lock once more: a bound against hangs.
+/// Upper bound on the time in which the workers get every lock once more.
 const PROGRESS: Duration = Duration::from_secs(60);
 
-/// How long a process is waited for to hold a lock, before it is struck all the same.
+/// Upper bound on the wait for a process to hold a lock; afterwards the fault is injected without.
 const AIM: Duration = Duration::from_secs(4);
 
-/// How long others are waited for to take the place of a process that is frozen, once its lease is over.
+/// Upper bound on the wait for others to take the locks of a frozen process, once its lease is
+/// over.
 const SUCCESSION: Duration = Duration::from_secs(10);
 
-/// How long a storm lasts if it has shown everything by then: `short`, or two minutes and a half with `LEASEHOLD_LONG`.
+/// The duration of a storm if all faults were injected by then: `short`, or two minutes and a half
+/// with `LEASEHOLD_LONG`.
 pub(crate) fn time(short: Duration) -> Duration {
     if std::env::var_os("LEASEHOLD_LONG").is_some() {
         Duration::from_secs(150)
@@ -33,9 +35,9 @@ pub(crate) fn time(short: Duration) -> Duration {
     }
 }
 
-/// The workers, and what is written down.
+/// The workers and the record.
 pub(crate) struct Fleet {
-    /// What this storm is called: there may be another one at the same time.
+    /// The name of this storm: there may be another one at the same time.
     pub(crate) name: String,
     pub(crate) seed: u64,
     mode: Mode,
@@ -48,16 +50,17 @@ pub(crate) struct Fleet {
 
 /// A place for one worker process at a time.
 struct Post {
-    /// Where its locks are.
+    /// The URL of its locks.
     url: String,
-    /// Who says who holds them; `-` for nobody.
+    /// The server that is asked for the holders; `-` for none.
     witness: String,
-    /// Locked by the fault that strikes the process.
+    /// Locked during a fault of the process.
     worker: Mutex<Watched>,
 }
 
 impl Fleet {
-    /// Starts a worker for each `(url, witness)`; they begin at once. `LEASEHOLD_SEED` has the same lots drawn again.
+    /// Starts a worker for each `(url, witness)`; they begin at once. `LEASEHOLD_SEED` repeats all
+    /// random choices.
     pub(crate) fn start(name: &str, mode: Mode, posts: &[(String, String)]) -> Self {
         let seed = Chance::seed();
         println!("{name}-{mode}: LEASEHOLD_SEED={seed}");
@@ -83,7 +86,7 @@ impl Fleet {
         }
     }
 
-    /// Writes down a fault around `work`.
+    /// Records a fault around `work`.
     pub(crate) async fn fault<T>(
         &self,
         kind: &str,
@@ -107,12 +110,12 @@ impl Fleet {
         done
     }
 
-    /// One of the workers, by lot.
+    /// One of the workers at random.
     pub(crate) fn pick(&self, chance: &mut Chance) -> usize {
         chance.below(self.posts.len() as u64) as usize
     }
 
-    /// SIGKILL to a worker, mostly in the midst of its work; another one takes its place.
+    /// SIGKILL to a worker, mostly while it holds a lock; another one takes its place.
     pub(crate) async fn kill(&self, index: usize, chance: &mut Chance) {
         let post = &self.posts[index];
         let mut worker = post.worker.lock().await;
@@ -122,7 +125,8 @@ impl Fleet {
         }
         let work = async {
             worker.kill();
-            // Afterwards: until then it may have written more. What it held is held until its lease ends.
+            // After the kill: until then it may have written more. Its holds last until their
+            // leases end.
             self.recorder.record(What::Died { pid });
             *worker = spawn(
                 &post.url,
@@ -135,8 +139,9 @@ impl Fleet {
         self.fault("KillWorker", Effect::Delays, work).await;
     }
 
-    /// SIGSTOP to a worker that holds a lock, for longer than the lease; then it goes on as if nothing had been. Returns
-    /// whether it held one that others got meanwhile: then it is told of a loss, and what it writes without looking is stale.
+    /// SIGSTOP to a worker that holds a lock, for longer than the lease, then SIGCONT. Returns
+    /// whether it held one that others got meanwhile: then it is notified of a loss, and a write
+    /// without a check is stale.
     pub(crate) async fn freeze(&self, index: usize, chance: &mut Chance) -> bool {
         let worker = self.posts[index].worker.lock().await;
         let pid = worker.pid();
@@ -144,8 +149,8 @@ impl Fleet {
         let work = async {
             freeze(pid);
             sleep(LEASE + chance.millis(500, 1_500)).await;
-            // On a machine that stood still as long nobody has taken its place yet. And if it was stopped in the midst of a
-            // write, the resource keeps everybody waiting.
+            // On a machine that was suspended no other worker has taken its place yet. And if it
+            // was stopped during a write, the resource blocks the others.
             let others = self.works_on(SUCCESSION).await;
             thaw(pid);
             others
@@ -153,7 +158,8 @@ impl Fleet {
         self.fault("FreezeWorker", Effect::Freezes(pid), work).await && held
     }
 
-    /// Waits until a worker has the lock `key` (any if empty) and keeps it for `time`, if it gets it soon.
+    /// Waits until a worker has the lock `key` (any if empty) and keeps it for `time`, if it gets
+    /// it soon.
     pub(crate) async fn aim(&self, pid: u32, key: &str, time: Duration) -> bool {
         let file = Linger::file(self.dir.path(), pid);
         Linger {
@@ -165,11 +171,11 @@ impl Fleet {
         while file.exists() && Instant::now() < give_up {
             sleep(Duration::from_millis(5)).await;
         }
-        // Else it would linger later, for nothing.
+        // Otherwise it would linger later, without a purpose.
         std::fs::remove_file(file).is_err()
     }
 
-    /// Waits until every lock was worked under again.
+    /// Waits until every lock was used again.
     pub(crate) async fn progresses(&self) {
         assert!(
             self.works_on(PROGRESS).await,
@@ -179,15 +185,15 @@ impl Fleet {
         );
     }
 
-    /// Whether every lock is worked under again within `patience`.
-    async fn works_on(&self, patience: Duration) -> bool {
+    /// Whether every lock is used again within `bound`.
+    async fn works_on(&self, bound: Duration) -> bool {
         let writes = || {
             self.ledgers()
                 .iter()
                 .map(Ledger::writes)
                 .collect::<Vec<u64>>()
         };
-        let (before, give_up) = (writes(), Instant::now() + patience);
+        let (before, give_up) = (writes(), Instant::now() + bound);
         while Instant::now() < give_up {
             if before
                 .iter()
@@ -201,7 +207,7 @@ impl Fleet {
         false
     }
 
-    /// Tells the workers to stop and waits for them.
+    /// Stops the workers and waits for them.
     pub(crate) async fn stop(&self) {
         std::fs::write(self.dir.join("stop"), "").expect("the directory is writable");
         let give_up = Instant::now() + STOP;
@@ -227,7 +233,7 @@ impl Fleet {
         }
     }
 
-    /// The ids of the workers that run now.
+    /// The ids of the running workers.
     pub(crate) async fn pids(&self) -> Vec<u32> {
         let mut pids = Vec::new();
         for post in &self.posts {
@@ -236,12 +242,12 @@ impl Fleet {
         pids
     }
 
-    /// What the workers printed: nothing, if all is well.
+    /// The output of the workers: empty, unless they fail.
     pub(crate) fn logs(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 
-    /// What each lock protects.
+    /// The ledger of each lock.
     pub(crate) fn ledgers(&self) -> Vec<Ledger> {
         LOCKS
             .iter()

@@ -1,4 +1,4 @@
-//! Everything at once: worker processes that fight over locks while faults are injected.
+//! Storms: worker processes that contend for locks while faults are injected.
 
 mod cluster;
 mod deck;

@@ -1,4 +1,5 @@
-//! The stage of a storm on one server: every worker has a way of its own there, and every way can go bad.
+//! A storm on one server: every worker has a connection through a proxy of its own, which can
+//! inject faults.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,14 +21,14 @@ const WORKERS: usize = 4;
 pub(crate) struct Storm {
     pub(crate) server: Server,
     pub(crate) fleet: Fleet,
-    /// The way of each worker.
+    /// The line of each worker.
     pub(crate) lines: Vec<Line>,
 }
 
-/// The way of one worker.
+/// The proxy between one worker and the server.
 pub(crate) struct Line {
     pub(crate) proxy: Proxy,
-    /// Locked by the fault that strikes it.
+    /// Locked during a fault of the line.
     pub(crate) struck: Mutex<()>,
 }
 
@@ -40,7 +41,7 @@ impl Storm {
             struck: Mutex::default(),
         };
         let lines: Vec<_> = (0..WORKERS).map(line).collect();
-        // Who holds a lock they ask past their way, which may be bad.
+        // They ask for the holders of locks past their proxy, which may inject a fault.
         let posts: Vec<_> = lines
             .iter()
             .map(|line| (line.proxy.url(), server.addr().to_string()))
@@ -53,10 +54,11 @@ impl Storm {
         })
     }
 
-    /// Lets faults happen for that long, one every half to one and a half seconds, some of them at the same time.
+    /// Lets faults happen for that long, one every half to one and a half seconds, some of them at
+    /// the same time.
     pub(crate) async fn rage(self: &Arc<Self>, time: Duration) -> Deck<Kind> {
         let mut chance = Chance::new(self.fleet.seed);
-        // The last two are what leases are for.
+        // The last two kinds are the reason for leases.
         let mut deck =
             Deck::new([&Kind::ALL[..], &[Kind::KillWorker, Kind::FreezeWorker]].concat());
         let mut running = JoinSet::new();
@@ -78,10 +80,10 @@ impl Storm {
         deck
     }
 
-    /// Tells the workers to stop and waits for them.
+    /// Stops the workers and waits for them.
     pub(crate) async fn stop(&self) {
         self.fleet.stop().await;
-        // A cut that ended in silence leaves the server with a connection of nobody.
+        // A cut that ended in silence leaves the server with a connection without a client.
         self.lines.iter().for_each(|line| line.proxy.reset_all());
     }
 }

@@ -1,14 +1,17 @@
 //! Storms in which servers change their roles, in both modes.
 //!
-//! **Fast**: a failover may forget the last grants, as the README says, and then two hold one lock until the first is told
-//! or its lease is over. Such overlaps are counted. Everything else must hold as ever: tokens grow, and the ledger takes
-//! nothing stale.
+//! **Fast**: a failover may lose the last grants, as the README says, and then two hold one lock
+//! until the first is notified or its lease is over. Such overlaps are counted. All other
+//! guarantees hold: tokens grow, and the ledger accepts nothing stale.
 //!
-//! **Safe**: one thing at a time goes wrong, and all of it is whole again before the next: then nothing may be forgotten.
+//! **Safe**: one fault at a time, each of which is repaired before the next: then no grant may be
+//! lost.
 //!
-//! Nobody asks the servers who holds what, as on a single server. While roles change there are two masters, or none, and
-//! neither's word is the truth. Before and after there is one, but it knows holds by ids that guards do not tell, and the
-//! newest token does not tell them either: locks that were taken in a slot on its way have one that is not in the counter.
+//! The servers are not asked for holders, unlike in the storm on a single server. While roles
+//! change there are two masters, or none, and neither's state is authoritative. Before and after
+//! there is one, but it knows holds by ids that guards do not tell, and the newest token does not
+//! identify them either: locks that were taken in a moving slot have one that is not in the
+//! counter.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -26,20 +29,20 @@ use crate::verdict::{Verdict, nothing_is_left};
 /// Worker processes at a time.
 const WORKERS: usize = 3;
 
-/// How long a storm lasts, if every kind of fault was played by then.
+/// The duration of a storm, if every kind of fault was injected by then.
 const SHORT: Duration = Duration::from_secs(20);
 
-/// A bound against hangs: decks that are played, whatever is missing in them.
+/// Upper bound on the decks that are played, even if a kind of fault had no effect.
 const DECKS: usize = 40;
 
-/// Servers, and what can happen to them.
+/// Servers and their faults.
 pub(crate) trait Stage {
     type Kind: Copy + Debug + Ord + 'static;
 
-    /// What can go wrong, one at a time.
+    /// All kinds of faults.
     const ALL: &'static [Self::Kind];
 
-    /// Whether this may forget locks that no replica has confirmed.
+    /// Whether this may lose locks that no replica has confirmed.
     fn forgets(kind: Self::Kind) -> bool;
 
     /// Whether locks are at another master afterwards.
@@ -47,10 +50,10 @@ pub(crate) trait Stage {
 
     fn url(&self) -> String;
 
-    /// Those that may have locks.
+    /// The servers that may have locks.
     fn nodes(&self) -> Vec<&Server>;
 
-    /// Those whose logs tell what happened.
+    /// The servers whose logs are kept.
     fn processes(&self) -> Vec<&Server> {
         self.nodes()
     }
@@ -58,7 +61,7 @@ pub(crate) trait Stage {
     /// Waits until the master of a lock takes writes. Returns its number.
     async fn master_of(&self, key: &str) -> usize;
 
-    /// Injects a fault where a lock is, and mends it.
+    /// Injects a fault at the master of a lock, and repairs it.
     async fn strike(
         &self,
         kind: Self::Kind,
@@ -68,7 +71,7 @@ pub(crate) trait Stage {
         chance: &mut Chance,
     );
 
-    /// Waits until all is as it was at the start, but for the roles.
+    /// Waits until all servers are as at the start, except for their roles.
     async fn is_whole(&self);
 }
 
@@ -82,7 +85,7 @@ enum Card<K> {
     FreezeWorker,
 }
 
-/// Plays every kind of fault while workers fight over locks, and judges what came of it.
+/// Injects every kind of fault while workers contend for locks, and checks the history.
 pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     let time = time(SHORT);
     let posts = vec![(stage.url(), "-".to_owned()); WORKERS];
@@ -128,7 +131,7 @@ pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     let over = history::now();
     sleep(LEASE).await;
     fleet.stop().await;
-    // What the last ones left behind is over by now.
+    // The leases of abandoned holds are over by now.
     sleep(LEASE + Duration::from_secs(1)).await;
     nothing_is_left(&fleet, masters(&stage).await).await;
 
@@ -142,7 +145,7 @@ pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     it_was_a_storm(&verdict, replaced, played, &fleet.evidence());
 }
 
-/// Injects a fault and waits until all is whole again. Returns whether there was anything to strike.
+/// Injects a fault and waits until all servers are repaired. Returns whether it had an effect.
 async fn strike<S: Stage>(
     card: Card<S::Kind>,
     key: &str,
@@ -178,7 +181,8 @@ async fn strike<S: Stage>(
         Card::Servers(kind) => kind,
     };
     if S::moves(kind) && chance.percent(70) {
-        // A hold that is renewed all the while: what a master that was replaced says of renewals must not count for long.
+        // A hold with renewals during the fault: confirmations of a replaced master must not count
+        // for long.
         let workers = fleet.pids().await;
         fleet.aim(*chance.pick(&workers), key, LEASE * 3 / 2).await;
         sleep(chance.millis(0, 1_000)).await;
@@ -219,9 +223,10 @@ async fn masters<S: Stage>(stage: &S) -> Vec<Raw> {
     masters
 }
 
-/// A test in which nothing happens proves nothing.
+/// A storm in which nothing happens proves nothing.
 fn it_was_a_storm(verdict: &Verdict, replaced: usize, faults: usize, evidence: &str) {
-    // A worker that was frozen while it held a lock is told of its loss, and what it writes without looking is refused.
+    // A worker that was frozen while it held a lock is notified of its loss, and a write without a
+    // check is refused.
     assert!(
         verdict.report.losses > 0,
         "{evidence}: nobody was told of a loss\n{verdict}"

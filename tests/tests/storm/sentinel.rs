@@ -1,9 +1,10 @@
-//! A master with two replicas under three sentinels, all of which die, freeze and are replaced, and processes that fight
-//! over locks there: what the ledger takes is never stale, no update is lost, and no two hold one lock but where a failover
-//! forgot the first; and not even there if replicas confirm every lock.
+//! A master with two replicas under three sentinels, all of which die, freeze and are replaced, and
+//! processes that contend for locks there: the ledger accepts nothing stale, no update is lost, and
+//! a lock has two holders only where a failover lost the first one; and not even there if replicas
+//! confirm every lock.
 //!
-//! 20 seconds each or until every kind of fault was played; two minutes and a half with `LEASEHOLD_LONG=1`.
-//! `LEASEHOLD_SEED` draws the same faults again.
+//! 20 seconds each or until every kind of fault was injected; two minutes and a half with
+//! `LEASEHOLD_LONG=1`. `LEASEHOLD_SEED` repeats the choice of faults.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use tokio::time::sleep;
 
 use crate::roles::{Stage, storm};
 
-/// The longest time that a sentinel is away. One that was frozen for two seconds distrusts its clock, and takes no part in
-/// failovers for a while.
+/// The longest time that a sentinel is away. One that was frozen for two seconds distrusts its
+/// clock, and takes no part in failovers for a while.
 const AWAY_MS: u64 = 1_500;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,7 +29,7 @@ async fn a_failover_forgets_nothing_that_all_replicas_confirmed() {
     storm("storm-sentinel", sentinels().await, Mode::Safe).await;
 }
 
-/// Servers that get too little of a busy machine must not be replaced unasked.
+/// Servers that are slow on a busy machine must not be replaced.
 async fn sentinels() -> Sentinels {
     Sentinels::builder()
         .down_after(Duration::from_secs(1))
@@ -57,7 +58,8 @@ impl Stage for Sentinels {
         Kind::FreezeSentinel,
     ];
 
-    /// Sentinels that are told to hand over do not ask the master: they promote a replica, and then tell the rest.
+    /// Sentinels that are asked for a failover do not involve the master: they promote a replica,
+    /// and then notify the rest.
     fn forgets(kind: Kind) -> bool {
         Self::moves(kind)
     }
@@ -92,7 +94,7 @@ impl Stage for Sentinels {
         match kind {
             Kind::KillMaster => {
                 self.node(master).kill();
-                // Sometimes it is back before anybody notices, and has forgotten everything.
+                // Sometimes it is back before a sentinel notices, and empty.
                 if mode == Mode::Safe || chance.percent(50) {
                     promotion(self, master).await;
                 } else {

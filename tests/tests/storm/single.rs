@@ -1,6 +1,8 @@
-//! One server, processes that fight over its locks, and every fault there is: at no time do two hold one lock.
+//! One server, processes that contend for its locks, and every kind of fault: at no time do two
+//! hold one lock.
 //!
-//! 30 seconds, or two minutes and a half with `LEASEHOLD_LONG=1`. `LEASEHOLD_SEED` draws the same faults again.
+//! 30 seconds, or two minutes and a half with `LEASEHOLD_LONG=1`. `LEASEHOLD_SEED` repeats the
+//! choice of faults.
 
 use std::time::Duration;
 
@@ -32,10 +34,10 @@ async fn a_lock_has_one_holder_at_a_time_whatever_happens() {
     storm.fleet.progresses().await;
     let faults = storm.rage(time).await;
     let over = history::now();
-    // Without faults everybody gets his turn.
+    // Without faults every process gets its turn.
     sleep(LEASE).await;
     storm.stop().await;
-    // What the last ones left behind, if their way was cut, is over by now.
+    // The leases of holds that were abandoned at a cut are over by now.
     sleep(LEASE + Duration::from_secs(1)).await;
     drop(observer);
     nothing_is_left(&storm.fleet, [storm.server.raw().await]).await;
@@ -47,7 +49,7 @@ async fn a_lock_has_one_holder_at_a_time_whatever_happens() {
     it_was_a_storm(&verdict, &faults, time, &storm.fleet.evidence());
 }
 
-/// A test in which nothing happens proves nothing.
+/// A storm in which nothing happens proves nothing.
 fn it_was_a_storm(verdict: &Verdict, faults: &Deck<Kind>, time: Duration, evidence: &str) {
     let seconds = time.as_secs() as usize;
     let report = &verdict.report;

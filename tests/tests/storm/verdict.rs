@@ -1,4 +1,4 @@
-//! What is said of a storm when it is over, and what is kept of one that went wrong.
+//! The verdict on a storm, and the evidence that is kept of one that failed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -12,8 +12,8 @@ use leasehold_testkit::{Ledger, Raw};
 
 use crate::fleet::Fleet;
 
-/// Bounds against hangs, for a machine that has much else to do. Whoever was refused or cancelled may leave a hold for one
-/// lease if the way to the server is cut just then.
+/// Bounds against hangs, for a busy machine. A refused or cancelled attempt may leave a hold for
+/// one lease if the connection to the server is cut just then.
 const LIMITS: Limits = Limits {
     lease: LEASE,
     loss_notice: Duration::from_secs(5),
@@ -22,22 +22,22 @@ const LIMITS: Limits = Limits {
     cleanup: Duration::from_secs(4),
 };
 
-/// What became of a storm.
+/// The result of a storm.
 pub(crate) struct Verdict {
     pub(crate) report: Report,
-    /// How often each lock was granted.
+    /// Number of grants of each lock.
     pub(crate) grants: BTreeMap<String, usize>,
-    /// How often two held one lock because a server had forgotten the first.
+    /// Number of times two held one lock because a server had lost the first hold.
     pub(crate) overlaps: usize,
-    /// How often the ledgers refused a token.
+    /// Number of tokens that the ledgers refused.
     pub(crate) refused: u64,
-    /// How often a holder that thought it still held met a newer token in a ledger.
+    /// Number of times a holder that still claimed to hold found a newer token in a ledger.
     contradictions: usize,
     /// The longest time from a request to its grant.
     longest: Duration,
 }
 
-/// Keeps what a storm left behind if it goes wrong.
+/// Keeps the files of a storm that fails.
 pub(crate) struct Evidence {
     fleet_dir: PathBuf,
     servers: Vec<PathBuf>,
@@ -45,7 +45,7 @@ pub(crate) struct Evidence {
 }
 
 impl Fleet {
-    /// Where to look when it went wrong, for the message of a panic.
+    /// The place of the evidence, for the message of a panic.
     pub(crate) fn evidence(&self) -> String {
         format!(
             "LEASEHOLD_SEED={}, history in {}",
@@ -54,7 +54,8 @@ impl Fleet {
         )
     }
 
-    /// What keeps the history and the logs of the servers in these directories, if the test panics while it is there.
+    /// Keeps the history and the logs of the servers in these directories, if the test panics
+    /// before it is dropped.
     pub(crate) fn keep_evidence<'a>(
         &self,
         servers: impl IntoIterator<Item = &'a Path>,
@@ -76,11 +77,11 @@ impl Fleet {
             .join(format!("{}-{}", self.name, self.seed))
     }
 
-    /// Reads what happened, prints what it comes to, and panics if it must not have been.
+    /// Checks the history, prints the result, and panics on a violation.
     ///
-    /// `forgets` says whether servers forgot locks as they may: then two may hold one lock for a while, and only the
-    /// ledger keeps the first from writing. The checker excuses an overlap if, and only if, such a fault was active after
-    /// the first grant and before the second.
+    /// `forgets` says whether servers may have lost locks: then two may hold one lock for a while,
+    /// and only the ledger keeps the first from writing. The checker excuses an overlap if, and
+    /// only if, such a fault was active after the first grant and before the second.
     pub(crate) fn judge(&self, forgets: bool) -> Verdict {
         let events = history::read(self.dir.path());
         let report = checker::check(&events, &LIMITS);
@@ -110,7 +111,7 @@ impl Fleet {
             forgets || report.violations.is_empty(),
             "{evidence}: there is nothing to excuse\n{report}"
         );
-        // The workers print nothing else, and that only where the checker has something to excuse.
+        // The workers print nothing else, and this only where the checker may excuse a violation.
         assert_eq!(
             logs.lines().count(),
             verdict.contradictions,
@@ -185,7 +186,7 @@ impl Drop for Evidence {
             }
             Ok(())
         };
-        // A panic inside a panic would end the process without a word.
+        // A panic inside a panic would end the process without a message.
         match keep() {
             Ok(()) => println!("history kept in {}", self.kept.display()),
             Err(error) => println!("history not kept in {}: {error}", self.kept.display()),
@@ -193,7 +194,8 @@ impl Drop for Evidence {
     }
 }
 
-/// Writes down what is left on the masters: every lock should be free, every key should expire.
+/// Records the keys that are left on the masters: every lock should be free, every key should
+/// expire.
 pub(crate) async fn nothing_is_left(fleet: &Fleet, masters: impl IntoIterator<Item = Raw>) {
     let mut left = Vec::new();
     for mut raw in masters {
@@ -208,7 +210,7 @@ pub(crate) async fn nothing_is_left(fleet: &Fleet, masters: impl IntoIterator<It
     fleet.recorder.record(What::Quiesced { keys: left });
 }
 
-/// How often each lock was granted, and the longest time from a request to its grant.
+/// Number of grants of each lock, and the longest time from a request to its grant.
 fn grants(events: &[Event]) -> (BTreeMap<String, usize>, Duration) {
     let mut asked = HashMap::new();
     let mut grants: BTreeMap<String, usize> = LOCKS.map(|key| (key.to_owned(), 0)).into();
