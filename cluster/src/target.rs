@@ -27,10 +27,11 @@ pub enum Target {
 impl Target {
     /// Reads the URL of a single server (see [`Endpoint::parse`]), or one of
     ///
-    /// - `redis-cluster://[[user][:password]@]host[:port],host[:port]…[?client_name=…]`
+    /// - `redis-cluster://[[user][:password]@]host[:port],host[:port]…[/database][?client_name=…]`; a database other than
+    ///   0 takes Valkey 9 with `cluster-databases`, elsewhere connecting fails
     /// - `redis-sentinel://[[user][:password]@]host[:port],host[:port]…/service[/database][?…]`, the port being 26379
-    ///   if absent; user and password are the servers', and the sentinels have `sentinel_user` and
-    ///   `sentinel_password` behind the `?` if they want any
+    ///   if absent; user and password are those of the servers, and `sentinel_user` and `sentinel_password` behind the
+    ///   `?` those of the sentinels, if required
     ///
     /// With `rediss-` instead of `redis-` all connections speak TLS.
     ///
@@ -55,16 +56,9 @@ impl Target {
             None => (String::new(), authority),
         };
         match family {
-            Family::Cluster => {
-                if !matches!(path, "" | "0") {
-                    return Err(Error::config(
-                        "a cluster has one database only, so its URL ends behind the hosts",
-                    ));
-                }
-                Ok(Self::Cluster {
-                    seeds: endpoints(single, &login, hosts, 6379, "", query)?,
-                })
-            }
+            Family::Cluster => Ok(Self::Cluster {
+                seeds: endpoints(single, &login, hosts, 6379, path, query)?,
+            }),
             Family::Sentinel => sentinel(single, &login, hosts, path, query),
         }
     }

@@ -56,7 +56,8 @@ impl View {
     /// Reads the reply to `CLUSTER SLOTS` of the node at `asked`.
     ///
     /// A host that is empty or null is the host that was asked. A `?` means that the node wants to announce a name and
-    /// has none; such a node cannot be reached, and its slots count as unserved. With `names`, the host name in the
+    /// has none: the address in the metadata of the entry is used then. Without one the node cannot be reached, and its
+    /// slots count as unserved. With `names`, the host name in the
     /// metadata of an entry goes before its address: certificates are made out to names.
     ///
     /// # Errors
@@ -310,7 +311,10 @@ fn address(
             .ok_or(BadTopology("a host that is not text"))?
         {
             "" => &asked.host,
-            "?" => return Ok(None),
+            "?" => match ip {
+                Some(ip) => ip,
+                None => return Ok(None),
+            },
             host => host,
         },
     };

@@ -1,5 +1,6 @@
 //! The cluster and sentinel client: the map, redirects, failovers, scripts and subscriptions.
 
+mod connections;
 mod failover;
 mod isolation;
 mod map_questions;
