@@ -260,8 +260,8 @@ fn live_cases() -> Vec<Live> {
         times_out,
     );
     add(
-        "a string for ever",
-        &[&b"$536870912\r\n"[..], &[b'x'; 60_000]].concat(),
+        "a large string that goes on for ever",
+        &[&b"$8388608\r\n"[..], &[b'x'; 60_000]].concat(),
         Then::Hold,
         times_out,
     );
