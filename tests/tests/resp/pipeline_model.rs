@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -54,6 +55,17 @@ struct Known {
     start: u64,
     deadline: u64,
     end: Option<End>,
+    /// Counts the wake-ups of the task that polled last.
+    task: Option<Arc<Task>>,
+}
+
+#[derive(Debug, Default)]
+struct Task(AtomicUsize);
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The commands of one run and the bytes of its connections.
@@ -68,6 +80,8 @@ struct Model {
     exposed: u64,
     /// Encoded and not yet written, in order.
     unwritten: VecDeque<u8>,
+    /// Commands since the outbox was last taken.
+    since_taken: usize,
     now: u64,
 }
 
@@ -180,11 +194,13 @@ impl Run {
             start: self.model.encoded,
             deadline: self.model.now + TIMEOUT,
             end: None,
+            task: None,
         });
         self.model.queue.push_back(n);
         self.model.held.push(n);
         self.model.encoded += bytes.len() as u64;
         self.model.unwritten.extend(bytes);
+        self.model.since_taken += 1;
     }
 
     fn may_submit(&self) -> bool {
@@ -241,9 +257,14 @@ impl Run {
             0 => return None,
             len => held.swap_remove(self.chance.below(len as u64) as usize),
         };
-        let Owner::Future(id) = self.model.all[n].owner else {
+        let known = &self.model.all[n];
+        let Owner::Future(id) = known.owner else {
             panic!("held by nobody")
         };
+        if let Some(task) = &known.task {
+            let woken = task.0.load(Ordering::Relaxed);
+            assert_eq!(woken, usize::from(known.end.is_some()), "of command {n}");
+        }
         Some((n, id))
     }
 
@@ -273,7 +294,14 @@ impl Run {
 
     fn fetch(&mut self) {
         if let Some((n, id)) = self.take_held() {
-            let outcome = self.pipeline.poll(id, Waker::noop());
+            // The same task again, or another one, which alone is to be woken then.
+            let before = self.model.all[n].task.take();
+            let task = match before {
+                Some(before) if self.chance.percent(50) => before,
+                _ => Arc::default(),
+            };
+            let outcome = self.pipeline.poll(id, &Waker::from(Arc::clone(&task)));
+            self.model.all[n].task = Some(task);
             if let Some(Err(error)) = &outcome {
                 let sent = matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Timeout);
                 assert!(sent || error.connection().is_none(), "{error}");
@@ -298,6 +326,7 @@ impl Run {
             Some(writing) => writing,
             None => {
                 self.model.exposed = self.model.encoded;
+                self.model.since_taken = 0;
                 self.pipeline.begin_write()
             }
         };
@@ -449,6 +478,7 @@ impl Run {
         }
         self.model.exposed = self.model.encoded;
         self.model.unwritten.clear();
+        self.model.since_taken = 0;
         self.stale = self.writing.take().or_else(|| self.stale.take());
     }
 
@@ -483,6 +513,7 @@ impl Run {
         }
         let pipeline = &self.pipeline;
         assert_eq!(pipeline.in_flight(), self.model.queue.len());
+        assert_eq!(pipeline.unwritten(), self.model.since_taken);
         assert_eq!(pipeline.is_writing(), self.writing.is_some());
         let handed_out = self
             .writing
