@@ -178,6 +178,14 @@ impl AtomicMigration<'_> {
             .await;
         assert!(reply.is_ok(), "{reply:?}");
         self.await_state("cancelled").await;
+        // The target notices a moment later, and until then refuses another import of the slot.
+        until("cancelled at the target too", async || {
+            match self.state_at(self.target).await {
+                (state, _) if is_over(&state) => Ok(()),
+                (state, _) => Err(state),
+            }
+        })
+        .await;
     }
 
     /// Waits until the source calls it failed.
@@ -191,10 +199,9 @@ impl AtomicMigration<'_> {
 
     async fn await_state(&self, wanted: &str) {
         until(wanted, async || {
-            let (state, message) = self.state().await;
-            let is_over = ["success", "cancelled", "failed"].contains(&state.as_str());
+            let (state, message) = self.state_at(self.source).await;
             assert!(
-                state == wanted || !is_over,
+                state == wanted || !is_over(&state),
                 "the migration ended: {state}, {message}"
             );
             if state == wanted { Ok(()) } else { Err(state) }
@@ -202,11 +209,11 @@ impl AtomicMigration<'_> {
         .await;
     }
 
-    /// The state of the source's newest job for the slot.
-    async fn state(&self) -> (String, String) {
+    /// The state of a node's newest job for the slot.
+    async fn state_at(&self, node: usize) -> (String, String) {
         let jobs = self
             .cluster
-            .raw(self.source)
+            .raw(node)
             .await
             .cmd(&["CLUSTER", "GETSLOTMIGRATIONS"])
             .await;
@@ -236,4 +243,8 @@ impl AtomicMigration<'_> {
             .cmd(&["DEBUG", "SLOTMIGRATION", what, on])
             .await
     }
+}
+
+fn is_over(state: &str) -> bool {
+    ["success", "cancelled", "failed"].contains(&state)
 }
