@@ -5,6 +5,7 @@
 pub(crate) mod acquire;
 pub(crate) mod context;
 pub(crate) mod hold;
+mod home;
 mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;

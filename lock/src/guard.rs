@@ -18,11 +18,14 @@ use crate::state::token::FencingToken;
 /// A lock that is held, for as long as the lease lasts.
 ///
 /// Dropping it releases the lock: the release is queued at once, behind everything sent before, and nothing waits for it.
-/// That works in a panic, outside of a runtime and after the runtime is gone; what cannot be sent then, the renewal thread sends.
+/// That works in a panic, outside of a runtime and after the runtime is gone; what cannot be sent then, the renewal thread
+/// sends.
 ///
 /// A guard is a lease, not a mutex: if this process is stopped for longer than the lease, others get the lock.
 /// [`is_held`](Self::is_held) knows, [`lost`](Self::lost) and [`cancellation`](Self::cancellation) tell, and
 /// [`token`](Self::token) lets the storage that is written to refuse a holder that does not know yet.
+///
+/// A process that is forked has no locks of its parent's: its copy of a guard is not held, and dropping it does nothing.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     context: Arc<Context>,
@@ -64,12 +67,15 @@ impl Guard {
     /// Whether the lease may still be trusted. Asks the clocks of this machine, not the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.hold.is_live()
+        !self.valid_for().is_zero()
     }
 
     /// For how long the lease may be trusted without another renewal; zero if it is lost.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
+        if self.context.registry.home.is_elsewhere() {
+            return Duration::ZERO;
+        }
         self.hold.left()
     }
 
@@ -109,8 +115,13 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn cancellation(&self) -> CancellationToken {
-        let token = self.hold.cancellation();
         let registry = &self.context.registry;
+        if registry.home.is_elsewhere() {
+            let token = CancellationToken::new();
+            token.cancel();
+            return token;
+        }
+        let token = self.hold.cancellation();
         if registry.start_worker().is_ok() {
             registry.work.watch(&self.hold);
         } else {

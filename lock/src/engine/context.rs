@@ -9,7 +9,7 @@ use leasehold_cluster::Client;
 
 use super::registry::Registry;
 use super::sync::lock;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::state::fairness::Fairness;
 use crate::state::id::{ClientId, HoldId};
@@ -104,22 +104,38 @@ impl Context {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether `name` can be used now.
-    pub(crate) fn check_name(&self, name: &Name) -> Result<(), Error> {
+    /// Whether anything can be locked here now.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.registry.home.is_elsewhere() {
+            return Err(Error::new(ErrorKind::Forked, ""));
+        }
         if self.is_closed() {
             return Err(Error::closed());
         }
+        Ok(())
+    }
+
+    /// Whether `name` can be used now.
+    pub(crate) fn check_name(&self, name: &Name) -> Result<(), Error> {
+        self.check()?;
         name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)))
     }
 
     /// `error` with the key it is about, and its node unless the client named one.
     pub(crate) fn about(&self, name: &Name, error: Error) -> Error {
+        if error.kind() == ErrorKind::Forked {
+            // The client must not be asked.
+            return error.about(name.key(), &Arc::from(""));
+        }
         error.about(name.key(), &self.client.node(name.key().as_bytes()))
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.registry.home.is_elsewhere() {
+            return;
+        }
         self.registry.work.close();
     }
 }

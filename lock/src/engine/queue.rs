@@ -182,8 +182,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            let table = &self.context.registry.table;
+        let registry = &self.context.registry;
+        if let Some(ticket) = self.ticket.take()
+            && !registry.home.is_elsewhere()
+        {
+            let table = &registry.table;
             table.leave(&self.name, ticket, self.subscription.take());
         }
     }

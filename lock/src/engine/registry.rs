@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use super::home::Home;
 use super::table::Table;
 use super::work_queue::WorkQueue;
 use crate::error::{Error, ErrorKind};
@@ -14,6 +15,8 @@ pub(crate) type SpawnWorker = Box<dyn Fn(Arc<Registry>) -> io::Result<()> + Send
 pub(crate) struct Registry {
     pub(crate) table: Table,
     pub(crate) work: WorkQueue,
+    /// The process whose locks these are.
+    pub(crate) home: Home,
     spawn: SpawnWorker,
 }
 
@@ -23,6 +26,7 @@ impl Registry {
         Arc::new(Self {
             table: Table::new(),
             work: WorkQueue::new(seed),
+            home: Home::here(),
             spawn,
         })
     }

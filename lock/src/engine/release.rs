@@ -56,6 +56,9 @@ struct Releasing {
 
 /// Why `hold` is over, if it is. One that has just run out ends here.
 pub(crate) fn check(registry: &Registry, hold: &Hold) -> Option<LostReason> {
+    if registry.home.is_elsewhere() {
+        return Some(LostReason::Forked);
+    }
     let status = hold.state().check(Now::read());
     match status {
         Status::Held => None,
@@ -104,6 +107,9 @@ pub(crate) fn shut_down(context: &Arc<Context>, hold: &Arc<Hold>) {
 
 /// One guard of `hold` is dropped: releases without waiting for it. The worker finishes what fails.
 pub(crate) fn drop_guard(context: &Arc<Context>, hold: &Arc<Hold>) {
+    if context.registry.home.is_elsewhere() {
+        return;
+    }
     if let Left::Releasing(releasing) = leave(context, hold) {
         detach(context, hold, releasing);
     }
@@ -111,6 +117,9 @@ pub(crate) fn drop_guard(context: &Arc<Context>, hold: &Arc<Hold>) {
 
 /// One guard of `hold` is released: waits for the server's answer.
 pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<Release, Error> {
+    if context.registry.home.is_elsewhere() {
+        return Err(context.about(&hold.name, Error::new(ErrorKind::Forked, "")));
+    }
     let Releasing {
         submitted,
         subscribed,
@@ -170,6 +179,9 @@ pub(crate) fn withdraw(
     lease: Duration,
     unfinished: Unfinished,
 ) {
+    if context.registry.home.is_elsewhere() {
+        return;
+    }
     let submitted = with_end(context, name, &id, protocol.withdraw, |call| {
         context.client.submit(&call.slices().call())
     });
@@ -226,7 +238,9 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let Some(unfinished) = self.unfinished.take() {
+        if let Some(unfinished) = self.unfinished.take()
+            && !self.context.registry.home.is_elsewhere()
+        {
             finish_hold_later(self.context, self.hold, unfinished);
         }
     }

@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Thread,
     /// [`Locks::shutdown`](crate::Locks::shutdown) was called.
     Closed,
+    /// This process was forked from the one that the locks belong to. Nothing was done.
+    Forked,
 }
 
 impl ErrorKind {
@@ -67,6 +69,10 @@ impl ErrorKind {
             Self::Server => format!("{node} refused"),
             Self::Thread => "the thread that renews leases could not be started".into(),
             Self::Closed => "these locks were shut down".into(),
+            Self::Forked => {
+                "these locks belong to the process that this one was forked from, nothing was done"
+                    .into()
+            }
         }
     }
 
@@ -89,6 +95,7 @@ impl ErrorKind {
             }
             Self::Protocol => "check that the URL is the one of a Redis or Valkey server",
             Self::Thread => "check the limits of this process",
+            Self::Forked => "connect anew in this process",
             Self::BadName | Self::BadLease | Self::Config | Self::Server | Self::Closed => "",
         }
     }

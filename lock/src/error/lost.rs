@@ -20,6 +20,9 @@ pub enum LostReason {
     /// [`Locks::shutdown`](crate::Locks::shutdown) was called, and released it.
     #[error("the locks were shut down")]
     Closed,
+    /// This process was forked from the one that holds the lock, and does not hold it.
+    #[error("this process was forked from the one that holds it")]
+    Forked,
     /// It was released here, by dropping the guard or by [`Guard::release`](crate::Guard::release).
     #[error("it was released")]
     Released,

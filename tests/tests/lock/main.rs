@@ -6,6 +6,7 @@ mod byte_cuts;
 mod cancel_every_await;
 mod cluster;
 mod dependency_tree;
+mod fork;
 mod guard_life;
 mod keeper_renewal;
 mod mutex_basics;
