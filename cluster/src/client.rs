@@ -1,20 +1,22 @@
-//! One handle over wherever the keys live: a server, a cluster, or the master that sentinels name.
+//! The client: one handle for a server, a cluster, or the master that sentinels name.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use leasehold_resp::{Encode, Error, Reply, ServerErrorKind, Value};
+use leasehold_resp::{Encode, Error, Reply, Value};
 
+use crate::bounded::Bounded;
 use crate::discovery::Discovery;
 use crate::node::Node;
-use crate::redirect::{RetryState, Step, target_of};
+use crate::redirect::{RetryState, Step};
 use crate::router::Router;
-use crate::script::{Bit, ScriptCall};
+use crate::script::ScriptCall;
 use crate::slot::slot;
+use crate::submitted::{Submitted, note};
 use crate::subscriptions::Subscription;
 use crate::target::Target;
 
@@ -23,6 +25,13 @@ use crate::target::Target;
 const MAP_RECHECK: Duration = Duration::from_millis(250);
 
 /// A client; clones share its connections.
+///
+/// # Runtimes
+///
+/// A connection lives on the runtime of the call that opened it, and so do the tasks that look for a newer map. Calls may
+/// come from other runtimes. Each of them ends within its deadline and at most one command timeout more, also while the
+/// runtime of the connection is blocked or not driven; it fails then. When that runtime ends, the connection moves to the
+/// runtime of the next call.
 #[derive(Clone)]
 pub struct Client(Arc<Router>);
 
@@ -43,7 +52,7 @@ pub struct Evaluated {
 
 /// Where the next attempt goes.
 enum Route {
-    /// To whoever the map names.
+    /// To the node that the map names.
     Map,
     /// To this node, behind an `ASKING`.
     Ask(Arc<Node>),
@@ -54,7 +63,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// It cannot be reached, refuses us, or is something else.
+    /// The server cannot be reached, refuses the connection, or does not speak the protocol.
     ///
     /// # Cancel safety
     ///
@@ -63,13 +72,13 @@ impl Client {
         Self::connect_to(target.into()).await
     }
 
-    /// Boxed, so that whoever connects does not carry a copy of all that belongs to it.
+    /// Boxed, so that the future of a caller does not contain all of its state.
     fn connect_to(target: Target) -> Pin<Box<dyn Future<Output = Result<Self, Error>> + Send>> {
         Box::pin(async move {
             let (discovery, template) = Discovery::new(target);
             let router = Router::connect(template, discovery).await?;
             if !router.is_dynamic() {
-                // So that a wrong password is an error here and not the reason for a wait later.
+                // A wrong password is an error here then, and not the reason for a wait later.
                 for node in router.map().nodes() {
                     node.connection().open().await?;
                 }
@@ -134,34 +143,23 @@ impl Client {
         }
     }
 
-    /// One attempt at a script, queued at once behind everything this client has queued for that key: for `Drop`,
-    /// which cannot wait, and for whoever depends on the order. A `NOSCRIPT` or a redirect comes back as the error.
+    /// Makes one attempt at a script, queued at once behind everything this client has queued for that key: for `Drop`,
+    /// which cannot wait, and for callers that depend on the order. A `NOSCRIPT` or a redirect comes back as the error.
     pub fn submit(&self, call: &ScriptCall<'_>) -> Submitted {
         match self.0.node_of(call.key()) {
             Some(node) => {
                 let reply = node.submit(call, false, false);
                 if reply.is_refused() {
-                    // Nobody waits for it here, and it may never come up.
+                    // No call waits for it here, and it may never come up.
                     self.0.search(&node);
                 }
-                Submitted {
-                    reply,
-                    at: Some((Arc::clone(&self.0), node)),
-                    script: call.script().bit(),
-                }
+                Submitted::sent(reply, &self.0, node, call.script().bit())
             }
-            None => {
-                let reply = Reply::failed(self.0.unserved(call.key()));
-                Submitted {
-                    reply,
-                    at: None,
-                    script: call.script().bit(),
-                }
-            }
+            None => Submitted::failed(self.0.unserved(call.key())),
         }
     }
 
-    /// How many times the map changed or a connection came up: each time what is held there may be gone.
+    /// How many times the map changed or a connection came up. Each time, what is held there may be gone.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.0.changes()
@@ -220,7 +218,7 @@ impl Client {
                 }
                 continue;
             }
-            match reply.await {
+            match Bounded::new(reply, &node).await {
                 Ok(value) => {
                     node.note_success();
                     return Ok(value);
@@ -250,8 +248,8 @@ impl Client {
         }
     }
 
-    /// When the server of `key` was started, at the latest; if the endpoints say to ask. Waits until its connection is
-    /// up.
+    /// Upper bound on the instant at which the server of `key` was started, if the endpoints say to ask. Waits until its
+    /// connection is up.
     ///
     /// # Errors
     ///
@@ -281,7 +279,7 @@ impl Client {
         self.0.command_timeout()
     }
 
-    /// The name, in messages, of the node that serves `key`; empty when nobody does.
+    /// The name, in messages, of the node that serves `key`; empty when none does.
     #[must_use]
     pub fn node(&self, key: &[u8]) -> Arc<str> {
         self.0.node_of(key).map_or_else(
@@ -341,9 +339,14 @@ impl Client {
     }
 
     /// The reply. The first attempt has the whole timeout of the connection; later ones only what is left.
-    async fn answer(&self, reply: Reply, node: &Node, retry: &RetryState) -> Result<Value, Error> {
+    async fn answer(
+        &self,
+        reply: Reply,
+        node: &Arc<Node>,
+        retry: &RetryState,
+    ) -> Result<Value, Error> {
         if !retry.repeated() {
-            return reply.await;
+            return Bounded::new(reply, node).await;
         }
         let late = tokio::time::timeout_at(retry.deadline().into(), reply).await;
         late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time")))
@@ -397,71 +400,5 @@ impl fmt::Debug for Client {
         f.debug_struct("Client")
             .field("map", &self.0.map())
             .finish_non_exhaustive()
-    }
-}
-
-/// A script under way.
-///
-/// # Cancel safety
-///
-/// Dropping it abandons the reply and takes nothing back.
-#[must_use = "the outcome of a script is in its reply"]
-pub struct Submitted {
-    reply: Reply,
-    /// Where it went, and who wants to know what is said there about the map.
-    at: Option<(Arc<Router>, Arc<Node>)>,
-    script: Bit,
-}
-
-impl Submitted {
-    /// Gives the outcome to a function instead; see [`Reply::detach`].
-    pub fn detach(self, callback: impl FnOnce(Result<Value, Error>) + Send + 'static) {
-        let Self { reply, at, script } = self;
-        reply.detach(move |outcome| {
-            if let Some((router, node)) = &at {
-                note(router, node, script, &outcome);
-            }
-            callback(outcome);
-        });
-    }
-}
-
-impl Future for Submitted {
-    type Output = Result<Value, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = ready!(Pin::new(&mut self.reply).poll(cx));
-        if let Some((router, node)) = &self.at {
-            note(router, node, self.script, &outcome);
-        }
-        Poll::Ready(outcome)
-    }
-}
-
-impl fmt::Debug for Submitted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Submitted").field(&self.reply).finish()
-    }
-}
-
-/// Remembers what an answer says of the node's script cache and of the map.
-fn note(router: &Arc<Router>, node: &Node, script: Bit, outcome: &Result<Value, Error>) {
-    match outcome {
-        Ok(_) => {
-            node.known.learn(script);
-            node.note_success();
-        }
-        Err(error) => {
-            node.note(error, script);
-            match error.as_server().map(|server| server.kind()) {
-                Some(ServerErrorKind::Moved { slot, host, port }) => {
-                    if let Some(address) = target_of(host.as_deref(), *port, &node.address.host) {
-                        router.moved(*slot, &address);
-                    }
-                }
-                _ if error.is_transient() => router.refresh(),
-                _ => {}
-            }
-        }
     }
 }

@@ -5,6 +5,7 @@
 //! they belong to ([`subscriptions`]).
 
 mod background;
+mod bounded;
 pub mod client;
 mod discovery;
 mod hub;
@@ -22,14 +23,16 @@ mod router;
 pub mod script;
 mod sentinel;
 pub mod slot;
+mod submitted;
 pub mod subscriptions;
 pub mod target;
 pub mod topology;
 mod views;
 
-pub use client::{Client, Evaluated, Submitted};
+pub use client::{Client, Evaluated};
 pub use inbox::SubscriptionEvent;
 pub use replicated::{Confirmed, Quorum};
 pub use script::{Script, ScriptCall};
+pub use submitted::Submitted;
 pub use subscriptions::Subscription;
 pub use target::Target;

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Target};
-use leasehold_resp::ErrorKind;
-use leasehold_testkit::{Cluster, Raw, Sentinels, Server, until};
+use leasehold_resp::{Command, ErrorKind};
+use leasehold_testkit::{BOUND, Cluster, Raw, Sentinels, Server, until};
+use tokio::time::timeout;
 
 use crate::map_questions::connections_of;
 use crate::support::{client, soon, take};
@@ -178,5 +179,53 @@ async fn nodes_without_the_name_that_they_should_announce_are_reached_by_their_a
         let key = cluster.key_at(node, "k").await;
         let deadline = Instant::now() + Duration::from_secs(5);
         assert_eq!(take(&client, &key, "me", deadline).await.unwrap(), 1);
+    }
+}
+
+/// A program connects in one runtime and locks in another. The first one is then not driven any more, or busy.
+#[test]
+fn a_call_ends_in_time_although_the_runtime_of_the_connection_is_not_driven() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let (first, second) = (runtime(), runtime());
+    let (server, cluster) = first.block_on(async {
+        let cluster = Cluster::builder().masters(1).replicas(0).start().await;
+        (Server::start().await, cluster)
+    });
+    for url in [server.url(), cluster.url()] {
+        let mut target = Target::parse(&url).unwrap();
+        for endpoint in target.endpoints_mut() {
+            endpoint.command_timeout = Duration::from_millis(500);
+        }
+        let client = first.block_on(async {
+            let client = Client::connect(target).await.unwrap();
+            assert_eq!(take(&client, "k", "me", soon()).await.unwrap(), 1);
+            client
+        });
+        let (done, outcome) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let call = async {
+                    let deadline = Instant::now() + Duration::from_secs(1);
+                    let taken = take(&client, "k", "me", deadline).await;
+                    let got = client.call(b"k", &Command::new("GET").arg("k")).await;
+                    (taken, got)
+                };
+                let _ = done.send(second.block_on(async { timeout(BOUND, call).await }));
+            });
+            let ended = outcome.recv_timeout(BOUND * 2).unwrap();
+            let (taken, got) = ended.expect("both calls end");
+            let (taken, got) = (taken.unwrap_err(), got.unwrap_err());
+            println!("{taken}; {got}");
+            assert!(taken.may_have_executed() && got.may_have_executed());
+        });
+        // When it is driven again everything goes on.
+        first.block_on(async {
+            assert_eq!(take(&client, "k", "me", soon()).await.unwrap(), 1);
+        });
     }
 }
