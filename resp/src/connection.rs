@@ -40,8 +40,10 @@ use socket::Socket;
 /// It reconnects by itself, with increasing pauses. While it is down, commands fail at once as *not sent*;
 /// [`ready`](Self::ready) waits. It ends when the last clone is dropped, after what was submitted has been answered.
 ///
-/// It lives on the runtime that it was connected on. If that runtime ends, what is in flight fails, and the connection
-/// moves to the runtime of the next caller that waits for it.
+/// It lives on the runtime that it was connected on: a task there reads the replies. If that runtime ends, what is in
+/// flight fails, and the connection moves to the runtime of the next caller that waits for it. While that runtime is
+/// blocked no reply arrives; calls from other runtimes still fail at their deadline, by timers of their own. Callbacks
+/// and events wait until it runs again.
 #[derive(Clone)]
 pub struct Connection(Arc<Handle>);
 
@@ -128,8 +130,8 @@ impl Connection {
             return Ok(());
         }
         let established = handshake::establish(&shared.endpoint, &shared.node).await?;
-        let first = !std::mem::replace(&mut shared.lock().is_driven, true);
-        if first {
+        let is_first = shared.lock().drive_on(&tokio::runtime::Handle::current());
+        if is_first {
             // The link is up before the caller goes on, not when the driver gets its turn.
             driver::bring_up(shared, &established);
             tokio::spawn(driver::drive(Arc::clone(shared), Some(established)));
@@ -145,7 +147,7 @@ impl Connection {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             // A driver dies with the runtime it ran on; whoever needs it next brings a new one.
-            state.is_driven = true;
+            state.drive_on(&runtime);
             drop(state);
             runtime.spawn(driver::drive(Arc::clone(self.shared()), None));
         }
@@ -180,7 +182,9 @@ impl Connection {
     /// A connection that ends with its stream.
     fn start_once(endpoint: Endpoint, established: Established) -> Self {
         let this = Self::lazy(endpoint, None);
-        this.shared().lock().is_driven = true;
+        this.shared()
+            .lock()
+            .drive_on(&tokio::runtime::Handle::current());
         driver::bring_up(this.shared(), &established);
         tokio::spawn(driver::drive_once(Arc::clone(this.shared()), established));
         this

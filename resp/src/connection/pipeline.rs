@@ -254,6 +254,13 @@ impl Pipeline {
         }
     }
 
+    /// When `id` fails with a timeout at the latest; `None` for a subscription.
+    #[must_use]
+    pub fn deadline_of(&self, id: RequestId) -> Option<Instant> {
+        let request = &self.requests[id as usize];
+        request.expires().then_some(request.deadline)
+    }
+
     // ===== the wire =====
 
     /// The server at the other end gave the new connection this id.

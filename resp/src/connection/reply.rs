@@ -5,6 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep_until};
 
 use crate::connection::pipeline::{Callback, Outcome, RequestId};
 use crate::connection::shared::Shared;
@@ -21,15 +25,28 @@ use crate::protocol::value::Value;
 pub struct Reply(State);
 
 enum State {
-    Queued(Arc<Shared>, RequestId),
+    Queued(Arc<Shared>, RequestId, Deadline),
     Failed(Option<Error>),
     Done,
 }
 
+/// What makes a reply fail at its deadline.
+enum Deadline {
+    /// Not decided before the first poll.
+    Undecided,
+    /// The driver: it lives on the same runtime, which runs, since the reply is being polled.
+    Driver,
+    /// A timer on the runtime of the caller: that of the driver may be blocked.
+    Caller(Pin<Box<Sleep>>),
+}
+
+/// How much later than the driver a caller looks for itself.
+const GRACE: Duration = Duration::from_millis(20);
+
 impl Reply {
-    /// The reply to the command that has this place.
+    /// The reply to a command that was queued.
     pub(crate) const fn queued(shared: Arc<Shared>, id: RequestId) -> Self {
-        Self(State::Queued(shared, id))
+        Self(State::Queued(shared, id, Deadline::Undecided))
     }
 
     /// A reply that is an error already, for a command that found nowhere to go.
@@ -50,7 +67,7 @@ impl Reply {
     #[must_use]
     pub fn connection(&self) -> Option<ConnectionId> {
         match &self.0 {
-            State::Queued(shared, id) => shared.lock().pipeline.connection_of(*id),
+            State::Queued(shared, id, _) => shared.lock().pipeline.connection_of(*id),
             State::Failed(_) | State::Done => None,
         }
     }
@@ -59,7 +76,7 @@ impl Reply {
     /// known already): for `Drop`, which cannot wait.
     pub fn detach(mut self, callback: impl FnOnce(Outcome) + Send + 'static) {
         match std::mem::replace(&mut self.0, State::Done) {
-            State::Queued(shared, id) => {
+            State::Queued(shared, id, _) => {
                 let checking = Arc::clone(&shared);
                 let callback: Callback =
                     Box::new(move |outcome| callback(checked(outcome, &checking)));
@@ -79,8 +96,12 @@ impl Future for Reply {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.0 {
-            State::Queued(shared, id) => {
-                let ready = shared.lock().pipeline.poll(*id, cx.waker());
+            State::Queued(shared, id, deadline) => {
+                let mut ready = shared.lock().pipeline.poll(*id, cx.waker());
+                if ready.is_none() && deadline.has_passed(shared, *id, cx) {
+                    shared.expire();
+                    ready = shared.lock().pipeline.poll(*id, cx.waker());
+                }
                 let Some(outcome) = ready else {
                     return Poll::Pending;
                 };
@@ -98,9 +119,39 @@ impl Future for Reply {
     }
 }
 
+impl Deadline {
+    /// Whether the caller has to fail what is due itself. Otherwise it will be woken.
+    fn has_passed(&mut self, shared: &Shared, id: RequestId, cx: &mut Context<'_>) -> bool {
+        if matches!(self, Self::Undecided) {
+            *self = Self::decide(shared, id);
+        }
+        match self {
+            Self::Caller(timer) => {
+                let has_passed = timer.as_mut().poll(cx).is_ready();
+                if has_passed {
+                    *self = Self::Driver;
+                }
+                has_passed
+            }
+            Self::Undecided | Self::Driver => false,
+        }
+    }
+
+    fn decide(shared: &Shared, id: RequestId) -> Self {
+        let here = Handle::try_current().map(|runtime| runtime.id());
+        let state = shared.lock();
+        match (here, state.pipeline.deadline_of(id)) {
+            (Ok(here), Some(deadline)) if state.driver_runtime != Some(here) => {
+                Self::Caller(Box::pin(sleep_until((deadline + GRACE).into())))
+            }
+            _ => Self::Driver,
+        }
+    }
+}
+
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let State::Queued(shared, id) = &self.0 {
+        if let State::Queued(shared, id, _) = &self.0 {
             shared.lock().pipeline.abandon(*id);
         }
     }

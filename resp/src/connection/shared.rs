@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use tokio::runtime;
 use tokio::sync::Notify;
 
 use crate::connection::pipeline::{Callback, Pipeline, RequestId, Shape, Wakes, contain};
@@ -64,6 +65,8 @@ pub(crate) struct State {
     pub(crate) driver_woken: bool,
     /// Whether a driver task exists.
     pub(crate) is_driven: bool,
+    /// The runtime that the driver lives on.
+    pub(crate) driver_runtime: Option<runtime::Id>,
     /// Whether the driver looks at the clock often enough to detect a stall. On a quiet connection it does not, and is
     /// woken by the next command: an idle client has nothing to do.
     pub(crate) is_watched: bool,
@@ -111,6 +114,7 @@ impl Shared {
             driver: None,
             driver_woken: false,
             is_driven: false,
+            driver_runtime: None,
             is_watched: endpoint.stall_after.is_none(),
             is_stalled: false,
             reset: None,
@@ -268,6 +272,14 @@ impl Shared {
         }
     }
 
+    /// Fails what is due, in place of a driver that does not run.
+    pub(crate) fn expire(&self) {
+        let mut wakes = Wakes::default();
+        // Whether the connection is dead is for the driver to act upon.
+        let _ = self.lock().pipeline.expire(Instant::now(), &mut wakes);
+        wakes.fire();
+    }
+
     /// Passes an event on to the observer.
     pub(crate) fn observe(&self, event: Event) {
         if let Some(observer) = &self.observer {
@@ -290,6 +302,16 @@ pub(crate) fn wake_driver(mut state: MutexGuard<'_, State>) {
 }
 
 impl State {
+    /// Notes that a driver is about to be spawned on `runtime`; returns whether there was none.
+    pub(crate) fn drive_on(&mut self, runtime: &runtime::Handle) -> bool {
+        if self.is_driven {
+            return false;
+        }
+        self.is_driven = true;
+        self.driver_runtime = Some(runtime.id());
+        true
+    }
+
     /// Takes the connection down for `reason`, for good or until it is reopened: everything in flight fails.
     pub(crate) fn bring_down(&mut self, reason: &Error, reopens: bool, wakes: &mut Wakes) {
         if matches!(self.status, Status::Up(_) | Status::Down(_)) {

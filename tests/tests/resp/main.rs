@@ -16,6 +16,7 @@ mod pipeline_model;
 mod pipeline_rules;
 mod pool_exclusive;
 mod properties;
+mod runtimes;
 mod secrets;
 mod support;
 #[cfg(feature = "tls")]
