@@ -2,17 +2,26 @@
 
 use std::io;
 #[cfg(feature = "tls")]
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::net::TcpStream;
 
-use crate::connection::socket::Socket;
 use crate::endpoint::Endpoint;
 use crate::error::Misconfigured;
 
 /// The longest wait for the first answer to a TLS handshake before the peer is asked in plain text.
 #[cfg(feature = "tls")]
 const QUIET: Duration = Duration::from_secs(1);
+
+/// A stream that is encrypted.
+#[cfg(feature = "tls")]
+pub(crate) type SecureStream = tokio_rustls::client::TlsStream<TcpStream>;
 
 /// A TLS handshake to come.
 #[cfg(feature = "tls")]
@@ -40,36 +49,40 @@ impl Secure {
     ///
     /// A server without TLS on its port never answers: it waits for the end of what it takes for a command. One that is
     /// silent for a while is asked in plain text over a connection of its own, so that it need not be waited for.
-    pub(crate) async fn connect(self, stream: TcpStream) -> io::Result<Socket> {
+    pub(crate) async fn connect(self, stream: TcpStream) -> io::Result<SecureStream> {
         let peer = stream.peer_addr()?;
-        let mut connecting = std::pin::pin!(self.connector.connect(self.name, stream));
+        let mut connecting = pin!(self.connector.connect(self.name, stream));
         let connected = match tokio::time::timeout(self.quiet, &mut connecting).await {
             Ok(connected) => connected,
-            Err(_) => {
-                let mut asking = std::pin::pin!(speaks_plain_text(peer));
-                let mut is_asking = true;
-                std::future::poll_fn(|cx| {
-                    use std::task::Poll;
-                    if is_asking && let Poll::Ready(is_plain) = asking.as_mut().poll(cx) {
-                        is_asking = false;
-                        if is_plain {
-                            return Poll::Ready(Err(no_tls()));
-                        }
-                    }
-                    connecting.as_mut().poll(cx)
-                })
-                .await
-            }
+            Err(_) => unless_plain_text(peer, connecting).await,
         };
-        connected
-            .map(|stream| Socket::Owned(Box::new(stream)))
-            .map_err(explain)
+        connected.map_err(explain)
     }
+}
+
+/// The outcome of `connecting`, or an error as soon as `peer` is known to speak plain text.
+#[cfg(feature = "tls")]
+async fn unless_plain_text(
+    peer: SocketAddr,
+    mut connecting: Pin<&mut impl Future<Output = io::Result<SecureStream>>>,
+) -> io::Result<SecureStream> {
+    let mut asking = pin!(speaks_plain_text(peer));
+    let mut is_asking = true;
+    poll_fn(|cx| {
+        if is_asking && let Poll::Ready(is_plain) = asking.as_mut().poll(cx) {
+            is_asking = false;
+            if is_plain {
+                return Poll::Ready(Err(no_tls()));
+            }
+        }
+        connecting.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// Whether the server at `peer` answers a `PING` that is not encrypted, if only with an error.
 #[cfg(feature = "tls")]
-async fn speaks_plain_text(peer: std::net::SocketAddr) -> bool {
+async fn speaks_plain_text(peer: SocketAddr) -> bool {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let first_byte = async {
         let mut stream = TcpStream::connect(peer).await?;
@@ -114,6 +127,9 @@ pub(crate) fn explain(error: io::Error) -> io::Error {
     }
 }
 
+#[cfg(not(feature = "tls"))]
+pub(crate) type SecureStream = TcpStream;
+
 /// Without the feature `tls` there is nothing to connect with.
 #[cfg(not(feature = "tls"))]
 pub(crate) enum Secure {}
@@ -126,7 +142,7 @@ impl Secure {
         ))
     }
 
-    pub(crate) async fn connect(self, _stream: TcpStream) -> io::Result<Socket> {
+    pub(crate) async fn connect(self, _stream: TcpStream) -> io::Result<SecureStream> {
         match self {}
     }
 }

@@ -54,7 +54,8 @@ impl Socket {
                 // Nagle's algorithm would hold back the second of two small writes for a round trip.
                 stream.set_nodelay(true)?;
                 if let Some(secure) = secure {
-                    return secure.connect(stream).await;
+                    let stream = secure.connect(stream).await?;
+                    return Ok(Self::Owned(Box::new(stream)));
                 }
                 let (reader, writer) = stream.into_split();
                 Ok(Self::Shared {
@@ -142,8 +143,9 @@ impl Socket {
 
 #[cfg(feature = "tls")]
 fn tcp_under(stream: &dyn Any) -> Option<&TcpStream> {
-    type Tls = tokio_rustls::client::TlsStream<TcpStream>;
-    let tls = stream.downcast_ref::<Tls>().map(|tls| tls.get_ref().0);
+    use crate::connection::secure::SecureStream;
+    let tls = stream.downcast_ref::<SecureStream>();
+    let tls = tls.map(|tls| tls.get_ref().0);
     tls.or_else(|| stream.downcast_ref())
 }
 
