@@ -18,6 +18,7 @@ use crate::protocol::push::Subscribe;
 use crate::protocol::value::Value;
 
 mod backoff;
+mod dial;
 mod driver;
 mod handshake;
 pub mod pipeline;

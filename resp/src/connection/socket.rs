@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
+use crate::connection::dial::dial;
 use crate::connection::secure::Secure;
 use crate::endpoint::{Address, Endpoint};
 
@@ -50,7 +51,7 @@ impl Socket {
                     true => Some(Secure::new(endpoint, host)?),
                     false => None,
                 };
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let stream = dial(host, *port).await?;
                 // Nagle's algorithm would hold back the second of two small writes for a round trip.
                 stream.set_nodelay(true)?;
                 if let Some(secure) = secure {
