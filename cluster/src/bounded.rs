@@ -11,7 +11,7 @@ use tokio::time::Sleep;
 
 use crate::node::Node;
 
-/// How much later than the connection itself a caller gives up: the connection's reason says more.
+/// Extra time for the connection's own timeout to come first: its error has more detail.
 const SLACK: Duration = Duration::from_millis(250);
 
 /// A reply with a timer of its own where the connection's may not run: its driver lives on another runtime, which may be

@@ -35,7 +35,7 @@ const MAP_RECHECK: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Client(Arc<Router>);
 
-/// What a script replied.
+/// The reply to a script, and how it came about.
 #[derive(Debug)]
 pub struct Evaluated {
     /// The reply; never an error.
@@ -113,7 +113,7 @@ impl Client {
                 drop(reply);
                 self.await_node(&node, &retry).await?;
                 if !node.connection().is_up() {
-                    // An ASK that cannot be followed at once is not followed later: it has to be said anew.
+                    // An ASK that cannot be followed at once is not followed later: it takes another one.
                     route = Route::Map;
                 }
                 continue;
@@ -213,7 +213,7 @@ impl Client {
                 drop(reply);
                 self.await_node(&node, &retry).await?;
                 if !node.connection().is_up() {
-                    // An ASK that cannot be followed at once is not followed later: it has to be said anew.
+                    // An ASK that cannot be followed at once is not followed later: it takes another one.
                     route = Route::Map;
                 }
                 continue;
@@ -248,7 +248,7 @@ impl Client {
         }
     }
 
-    /// Upper bound on the instant at which the server of `key` was started, if the endpoints say to ask. Waits until its
+    /// Upper bound on the instant at which the server of `key` was started, if the endpoints ask for it. Waits until its
     /// connection is up.
     ///
     /// # Errors
@@ -365,7 +365,7 @@ impl Client {
         }
     }
 
-    /// Acts on what was decided after `node` failed, where the map names who is next for `key`.
+    /// Acts on what was decided after `node` failed, where the next attempt goes by the map.
     pub(crate) async fn take(&self, step: Step, key: &[u8], node: &Arc<Node>) {
         match step {
             Step::Again | Step::Ask(_) => {}

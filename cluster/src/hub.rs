@@ -476,8 +476,8 @@ impl Channel {
     }
 }
 
-/// A walk under way. Dropping it lets another one begin: a runtime that is ending drops it half way, and the connections
-/// with it, whose coming up again begins another.
+/// A walk under way. Dropping it lets another one begin: a runtime that is ending drops it half way together with
+/// its connections, and when those are up again they begin another walk.
 struct Walking {
     hub: Arc<Hub>,
     /// The last channel that was looked at.

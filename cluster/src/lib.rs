@@ -1,12 +1,13 @@
-//! Which node, which script: the client that `leasehold` locks through.
+//! The client of `leasehold`: routes scripts, commands and subscriptions to the right node.
 //!
-//! [`Client`] is the handle. Behind it the router holds the map from slots to nodes ([`topology`]), learns it anew when
-//! it is in doubt, and follows redirects; scripts are known by their SHA ([`script`]); channels are heard at the node
-//! they belong to ([`subscriptions`]).
+//! [`Client`] is the handle, for a server, a cluster, or the master that sentinels name ([`Target`]). Behind it a router
+//! holds the map from slots to nodes, learns it anew when it is in doubt, and follows redirects. A [`Script`] is sent by its
+//! SHA-1, and by its source to servers that do not know it. A [`Subscription`] follows its channel to the node that serves
+//! it.
 
 mod background;
 mod bounded;
-pub mod client;
+mod client;
 mod discovery;
 mod hub;
 mod inbox;
@@ -17,15 +18,17 @@ mod probes;
 mod race;
 mod random;
 mod redirect;
-pub mod replicated;
+mod replicated;
+#[doc(hidden)]
 pub mod role;
 mod router;
-pub mod script;
+mod script;
 mod sentinel;
 pub mod slot;
 mod submitted;
-pub mod subscriptions;
-pub mod target;
+mod subscriptions;
+mod target;
+#[doc(hidden)]
 pub mod topology;
 mod views;
 

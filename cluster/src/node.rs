@@ -32,7 +32,7 @@ pub(crate) struct Node {
     pub(crate) known: Known,
     /// The search for its successor, while it is down.
     pub(crate) search: OnlyOne,
-    /// Whether the last thing it said was `CLUSTERDOWN`: then it has lost the others, and its view is old.
+    /// Whether its last reply was `CLUSTERDOWN`: then it has lost the other nodes, and its view is old.
     cluster_down: AtomicBool,
     /// Counts the times the shared connection went down: subscriptions made before are gone.
     session: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node whose connections open when somebody waits for them; `observe` is called with their events.
+    /// A node whose connections are opened by the first call that waits for them; `observe` is called with their events.
     pub(crate) fn new(
         address: NodeAddress,
         endpoint: &Endpoint,
@@ -127,7 +127,7 @@ impl Node {
             .map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Takes note of what an error says of the scripts that the node remembers, and of its place in the cluster.
+    /// Updates the known scripts and the state in the cluster after an error.
     pub(crate) fn note(&self, error: &Error, script: Bit) {
         if is(error, &ServerErrorKind::NoScript) {
             self.known.forget(script);
@@ -135,7 +135,7 @@ impl Node {
         self.note_refusal(error);
     }
 
-    /// Takes note of what an error says of the node's place in the cluster.
+    /// Updates the state in the cluster after an error.
     pub(crate) fn note_refusal(&self, error: &Error) {
         if error.as_server().is_some() {
             let down = is(error, &ServerErrorKind::ClusterDown);
@@ -143,7 +143,7 @@ impl Node {
         }
     }
 
-    /// The node has run a command.
+    /// Updates the state in the cluster after a command that ran.
     pub(crate) fn note_success(&self) {
         // All callers share it, and it is rarely set.
         if self.cluster_down.load(Ordering::Relaxed) {

@@ -1,11 +1,11 @@
-//! Several futures at once, in the task of whoever waits for them. What has not ended is dropped with the race.
+//! Several futures at once, in the task that waits for them. Those that have not ended are dropped with the race.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// A handful of futures, whose outcomes come in the order they are known. They are polled all at each wake-up, which for a
-/// handful is cheaper than a task for each.
+/// A handful of futures, whose outcomes come in the order in which they end. All of them are polled at each wake-up, which
+/// for a handful is cheaper than a task for each.
 pub(crate) struct Race<'a, T>(Vec<Pin<Box<dyn Future<Output = T> + Send + 'a>>>);
 
 impl<'a, T> Race<'a, T> {

@@ -1,6 +1,7 @@
-//! What to do after a failure: where to go, how long to wait, when to give up. Pure: it decides, others act.
+//! Retry decisions after a failed attempt: the next node, the pause before it, and when to give up. Pure: the client acts on
+//! them.
 //!
-//! The rules are those of the cluster specification; which failures say "not executed" is the classifier's knowledge.
+//! The rules are those of the cluster specification; the classifier of errors knows which mean "not executed".
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// What one call has been through, and what it may still do.
+/// Retry state of one call.
 #[derive(Debug)]
 pub(crate) struct RetryState {
     deadline: Instant,
@@ -33,7 +34,7 @@ pub(crate) struct RetryState {
     forgotten: bool,
 }
 
-/// What to do next.
+/// The next step of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Send it again at once, to the node that the map names.
@@ -114,7 +115,7 @@ impl RetryState {
                 let (target, port) = (target.clone(), *port);
                 self.redirect(error, now, target.as_deref(), host, port, Step::Ask)
             }
-            // The node's word on itself is newer than the map.
+            // The node knows its own role better than the map does.
             ServerErrorKind::ReadOnly
             | ServerErrorKind::MasterDown
             | ServerErrorKind::ClusterDown
@@ -125,7 +126,7 @@ impl RetryState {
         }
     }
 
-    /// `error`, unless it says "not executed" of an attempt while an earlier one may have run.
+    /// The error that the call ends with: `error`, unless it means "not executed" while an earlier attempt may have run.
     pub(crate) fn verdict(&self, error: Error) -> Error {
         if self.repeated && !error.may_have_executed() {
             let detail = format!("{}; an earlier attempt may have run", error.detail());

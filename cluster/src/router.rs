@@ -70,7 +70,7 @@ struct Looks {
     /// Whether another one was asked for meanwhile: nodes that have answered already may not have known yet.
     again: bool,
     pacing: Pacing,
-    /// What the latest change was to, by the word of the nodes.
+    /// The latest view that the nodes agreed on.
     learned: Option<View>,
 }
 
@@ -146,7 +146,7 @@ impl Router {
         self.discovery.is_dynamic()
     }
 
-    /// A node said that `slot` is at `address` now: puts that into the map at once, and has the rest looked at.
+    /// Follows a `MOVED` of `slot` to `address`: updates the map at once, and has the rest of it learned anew.
     pub(crate) fn moved(&self, slot: u16, address: &NodeAddress) {
         self.swap(None, |map| {
             let address = map.view.known_as(address);
@@ -219,7 +219,7 @@ impl Router {
         self.nodes.is_closed()
     }
 
-    /// For a key whose slot no node serves.
+    /// The error for a key whose slot no node serves.
     pub(crate) fn unserved(&self, key: &[u8]) -> Error {
         let no_node = Arc::from("");
         if self.is_closed() {
@@ -473,7 +473,7 @@ fn on_switch(router: &Weak<Router>) -> OnSwitch {
     })
 }
 
-/// What the subscriptions need of a router; nothing once it is gone.
+/// The functions through which subscriptions find their nodes; without effect once the router is gone.
 fn routing(router: &Weak<Router>) -> Routing {
     let (node_of, refresh, search) = (router.clone(), router.clone(), router.clone());
     Routing {

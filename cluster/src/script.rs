@@ -105,20 +105,21 @@ impl<'a> ScriptCall<'a> {
         }
     }
 
-    /// What is called.
+    /// The script that is called.
     #[must_use]
-    pub const fn script(&self) -> &'a Script {
+    pub(crate) const fn script(&self) -> &'a Script {
         self.script
     }
 
     /// The key that routes the call: the first one, or none.
     #[must_use]
-    pub fn key(&self) -> &'a [u8] {
+    pub(crate) fn key(&self) -> &'a [u8] {
         self.keys.first().copied().unwrap_or_default()
     }
 
     /// The same call with the source in it, for a server that does not know the script.
     #[must_use]
+    #[doc(hidden)]
     pub const fn with_source(self) -> Eval<'a> {
         Eval(self)
     }

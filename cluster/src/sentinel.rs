@@ -85,11 +85,11 @@ impl Sentinels {
         }
     }
 
-    /// The master that most sentinels name, if it says so itself; otherwise the next one named. The `present` one is
+    /// The master that most sentinels name, if it confirms its role; otherwise the next one named. The `present` one is
     /// asked on its own connection: while it is frozen or dead, its successor is waited for.
     ///
     /// Another one than that must still be named when it has confirmed its role: a master that was frozen, and replaced
-    /// while it was asked, says that it is one as soon as it wakes up.
+    /// while it was asked, confirms its role as soon as it wakes up.
     async fn master(&self, template: &Endpoint, present: Option<&Node>) -> Result<View, Error> {
         for _ in 0..LOOKS {
             let view = self.look(template, present).await?;
@@ -152,7 +152,7 @@ impl Sentinels {
         address: &NodeAddress,
     ) -> Result<View, Error> {
         let mut endpoint = probe_endpoint(template, address);
-        // The question says so, and the connection outlives the answer.
+        // `ROLE` is asked anyway, and the connection is kept when the answer is no.
         endpoint.master_only = false;
         match self.probes.get(&endpoint) {
             Some(connection) if may_answer(&connection) => says_master(&connection, address).await,
@@ -235,7 +235,7 @@ fn probe_endpoint(template: &Endpoint, address: &NodeAddress) -> Endpoint {
     endpoint
 }
 
-/// The view of the present master, if it still is one and says so at once.
+/// The view of the present master, if it confirms its role at once.
 async fn still_master(node: &Node) -> Result<View, Error> {
     let connection = node.connection();
     let no_answer = || {
@@ -252,7 +252,7 @@ async fn still_master(node: &Node) -> Result<View, Error> {
         .unwrap_or_else(|_| Err(no_answer()))
 }
 
-/// The view of a server that confirms that it is a master: `ROLE` is the only word that counts.
+/// The view of a server that confirms that it is a master. Only its own reply to `ROLE` counts.
 async fn says_master(connection: &Connection, address: &NodeAddress) -> Result<View, Error> {
     let role = connection.send(&Command::new("ROLE")).await?;
     match master_shard(&role, address) {

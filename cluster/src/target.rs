@@ -1,4 +1,4 @@
-//! What a URL points at: a server, a cluster, or a service that sentinels look after.
+//! The target of a URL: a server, a cluster, or a service that sentinels monitor.
 
 use leasehold_resp::{Endpoint, Error};
 
@@ -63,7 +63,7 @@ impl Target {
         }
     }
 
-    /// All endpoints that belong to it, to set what a URL cannot say.
+    /// All endpoints that belong to it, to change settings that a URL does not have.
     pub fn endpoints_mut(&mut self) -> Vec<&mut Endpoint> {
         match self {
             Self::Single(endpoint) => vec![endpoint],

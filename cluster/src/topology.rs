@@ -1,6 +1,6 @@
-//! Who serves which slot: one node's view of a cluster, and what several views come to.
+//! Views of a cluster: the masters and their slots as one node reports them, and the agreement of several views.
 //!
-//! A view is never changed in place; whoever learns something new makes another one.
+//! A view is never changed in place; a change makes another one.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,13 +28,13 @@ pub struct NodeAddress {
 /// A master and its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Who takes writes.
+    /// The node that takes writes.
     pub master: NodeAddress,
-    /// Who follows it, as far as this view knows.
+    /// The nodes that follow it, as far as this view knows.
     pub replicas: Vec<NodeAddress>,
 }
 
-/// Who serves which slot.
+/// The masters and the slots that they serve.
 #[derive(Clone, PartialEq, Eq)]
 pub struct View {
     shards: Vec<Shard>,
@@ -49,7 +49,8 @@ pub struct View {
 const UNSERVED: u16 = u16::MAX;
 
 /// A reply that is no topology.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reply to CLUSTER SLOTS cannot be used: {0}")]
 pub struct BadTopology(&'static str);
 
 impl View {
@@ -122,8 +123,8 @@ impl View {
         }
     }
 
-    /// What most of `views` agree on; among equals the one that serves most slots, then the one that knows most names (a
-    /// node hears those of others by and by), then the first.
+    /// The view that most of `views` agree with; among equals the one that serves most slots, then the one with most names
+    /// (a node learns those of others by and by), then the first.
     ///
     /// Neither `CLUSTER SLOTS` nor `CLUSTER SHARDS` carries an epoch, so age cannot decide.
     #[must_use]
@@ -162,7 +163,7 @@ impl View {
         view
     }
 
-    /// What this view calls the node that somebody else calls `address`.
+    /// The address that this view has for the node that has another name, or this one, elsewhere.
     #[must_use]
     pub fn known_as<'a>(&'a self, address: &'a NodeAddress) -> &'a NodeAddress {
         if self.shards.iter().any(|shard| shard.master == *address) {
@@ -245,7 +246,7 @@ impl fmt::Debug for View {
 }
 
 impl NodeAddress {
-    /// How to get at the node: as `template` says, but there.
+    /// The endpoint of the node: `template` with another address.
     pub(crate) fn endpoint(&self, template: &Endpoint) -> Endpoint {
         let mut endpoint = template.clone();
         endpoint.address = Address::Tcp {
@@ -265,14 +266,6 @@ impl fmt::Display for NodeAddress {
         }
     }
 }
-
-impl fmt::Display for BadTopology {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the reply to CLUSTER SLOTS cannot be used: {}", self.0)
-    }
-}
-
-impl std::error::Error for BadTopology {}
 
 fn slot_number(value: &Value) -> Result<usize, BadTopology> {
     let number = value
@@ -336,7 +329,7 @@ fn address(
     Ok(Some(address))
 }
 
-/// What an entry's metadata, which is a flat array before RESP3 and a map since, says of `wanted`.
+/// The value of `wanted` in an entry's metadata, which is a flat array in RESP2 and a map in RESP3.
 fn entry<'a>(metadata: &'a Value, wanted: &str) -> Option<&'a str> {
     let found = match metadata {
         Value::Map(pairs) => pairs

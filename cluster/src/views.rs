@@ -41,7 +41,7 @@ pub(crate) struct ClusterNodes {
     pub(crate) probes: Probes,
 }
 
-/// What is known when a newer view is asked for.
+/// The present state, when a newer view is asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Present<'a> {
     /// How to get at a server, but for its address.
@@ -83,7 +83,7 @@ impl ClusterNodes {
             };
             match answer {
                 Some(Ok(found)) => return Ok(found),
-                // A refusal says more than a host that cannot be reached.
+                // A refusal is a better reason than a host that cannot be reached.
                 Some(Err(error)) if failure.as_ref().is_none_or(Error::is_transient) => {
                     failure = Some(error);
                 }
@@ -315,7 +315,7 @@ async fn first_view(seed: Endpoint) -> Result<(View, bool), Error> {
     Ok((view, has_sharded_channels(&connection).await?))
 }
 
-/// Most clusters refuse `SELECT` with words that do not say where the database came from.
+/// Adds to the refusal of a `SELECT` that the database came from the URL.
 fn explain_database(error: Error, seed: &Endpoint) -> Error {
     let refused = error
         .as_server()
