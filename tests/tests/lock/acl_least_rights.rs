@@ -1,5 +1,5 @@
-//! The least rights that a user of locks needs, as the README lists them: with all of them everything works, and each that
-//! is missing shows in its own way.
+//! The least rights that a user of locks needs, as the README lists them: with all of them
+//! everything works, and each missing right has its own effect.
 
 use std::time::{Duration, Instant};
 
@@ -14,24 +14,24 @@ const PATTERNS: &[&str] = &[
     "~redisson_lock_token:{shop:*",
     "&redisson_lock__channel:{shop:*",
 ];
-/// What the scripts are sent with and what is called in them, and what reads.
+/// Commands that run scripts, commands in the scripts, and reads.
 const COMMANDS: &[&str] = &[
     "+eval", "+evalsha", "+hexists", "+pttl", "+get", "+time", "+hset", "+pexpire", "+set",
     "+hdel", "+hscan", "+del",
 ];
-/// What is asked before waiters are woken; a denial does not keep them from it, but is noted.
+/// Asked before waiters are woken; a denial does not prevent the wake-up, but is logged.
 const NOTED: &str = "+exists";
-/// What wakes those who wait.
+/// Pub/sub, which wakes waiters.
 const CHANNELS: &[&str] = &["+publish", "+subscribe", "+unsubscribe"];
 /// The same where channels belong to slots.
 const SHARDED: &[&str] = &["+spublish", "+ssubscribe", "+sunsubscribe"];
-/// What a client of a cluster needs to find its way.
+/// Commands for a cluster's map and redirects.
 const CLUSTER: &[&str] = &["+cluster|slots", "+pubsub|shardnumsub", "+asking"];
 
-/// The lease. A waiter who does not hear of a release looks again when this much has passed.
+/// The lease. A waiter without the message of a release tries again after this time.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Servers that users are made on.
+/// Servers on which users are created.
 struct Place {
     url: String,
     admins: Vec<Raw>,
@@ -39,7 +39,7 @@ struct Place {
 }
 
 impl Place {
-    /// Two programs that come in as a user with these rights alone.
+    /// Two clients, as a user with only these rights.
     async fn user(&mut self, rights: &[&str]) -> Result<(Locks, Locks), Error> {
         self.users += 1;
         let user = format!("user{}", self.users);
@@ -63,7 +63,7 @@ impl Place {
         Ok((locks().connect().await?, locks().connect().await?))
     }
 
-    /// What the first server refused to anybody.
+    /// Denials of the first server, for all users.
     async fn denied(&mut self) -> Vec<String> {
         let log = self.admins[0].cmd(&["ACL", "LOG"]).await;
         let mut denied: Vec<String> = log
@@ -71,7 +71,7 @@ impl Place {
             .iter()
             .map(|entry| entry.get("object").unwrap().str().into())
             .collect();
-        // `CLIENT SETINFO` is tried by every handshake, and does not matter.
+        // Every handshake tries `CLIENT SETINFO`; its denial has no effect.
         denied.retain(|object| !object.starts_with("client"));
         denied.dedup();
         denied
@@ -145,7 +145,8 @@ async fn operations((ours, theirs): &(Locks, Locks), name: &str) -> Result<(), E
     Ok(())
 }
 
-/// One waits, the other one releases. Whether that was heard, or the waiter came when the lease would have ended.
+/// One waits, the other one releases. Returns whether the message woke the waiter, rather than the
+/// end of the lease.
 async fn is_heard((ours, theirs): &(Locks, Locks), name: &str) -> bool {
     let since = Instant::now();
     let guard = ours.mutex(name).lock().lease(LEASE).await.unwrap();
@@ -245,7 +246,7 @@ async fn whoever_may_not_unsubscribe_goes_on_listening() {
                 .is_none()
         );
         guard.release().await.unwrap();
-        // Answered behind everything that the waiter sent when it gave up.
+        // Answered after everything that the waiter sent when it gave up.
         assert!(users.1.mutex("a").holder().await.unwrap().is_none());
         assert_eq!(crate::support::listeners(&mut raw, "shop:a").await, left);
     }
@@ -257,14 +258,14 @@ async fn a_user_with_the_least_rights_has_the_whole_mutex_in_a_cluster() {
     let users = place.user(&rights).await.unwrap();
     everything_works(&users).await;
 
-    // A new lock in a slot that is on its way.
+    // A new lock in a migrating slot.
     let key = cluster.key_at(0, "shop:k").await;
     let name = key.strip_prefix("shop:").unwrap();
     let slot = cluster.slot_of(&key).await;
     cluster.migration(slot, 1).await.begin().await;
     operations(&users, name).await.unwrap();
     let unasked = place.user(&without(&rights, "+asking")).await.unwrap();
-    // Said at once, and not what follows from it: two nodes that point at each other.
+    // The denial is reported at once, not its consequence: two nodes that redirect to each other.
     for replicas in [leasehold::Replicas::None, leasehold::Replicas::AtLeast(1)] {
         let error = unasked
             .0
@@ -327,7 +328,7 @@ async fn replicas_and_the_age_of_a_server_are_asked_for_with_rights_of_their_own
         error.to_string().contains("'role'") && error.to_string().contains("ACL"),
         "{error}"
     );
-    // The lock was taken by then, and is given back.
+    // The lock was taken by then, and is released.
     let users = place.user(&without(&rights, "+wait")).await.unwrap();
     let error = take(&users, "c").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

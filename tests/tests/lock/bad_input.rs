@@ -1,5 +1,5 @@
-//! What users get wrong, and servers: each is an error of its own kind, whose message says what happened, to which key, at
-//! which node and what to do. And nothing is lost by it.
+//! Mistakes of users and servers: each is an error of its own kind, whose message says what
+//! happened, to which key, at which node and what to do. No data is lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,8 +23,8 @@ fn assert_says(error: &Error, kind: ErrorKind, parts: &[&str]) {
     }
 }
 
-/// Somebody who takes connections, says `greeting` unasked, answers each request with the next of `answers`, and hangs up
-/// when there is none left.
+/// A listener that sends `greeting` unasked, answers each request with the next of `answers`, and
+/// closes the connection when none is left.
 async fn somebody(greeting: &'static str, answers: &'static [&'static str]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let addr = listener.local_addr().expect("its address");
@@ -129,7 +129,7 @@ async fn a_server_that_refuses_everybody_says_why() {
         assert_says(&error, ErrorKind::Denied, &[&node, "password"]);
         assert_eq!(error.key(), "");
     }
-    // A wrong guess harms nobody.
+    // A wrong guess has no effect on the lock.
     drop(locks(&server).await.mutex("a").lock().await.unwrap());
 }
 
@@ -146,7 +146,8 @@ async fn a_database_that_is_not_there_is_named() {
     assert!(error.to_string().contains("DB index"), "{error}");
 }
 
-/// A handshake that ends anywhere is an error at once, and one that never ends is one after the connect timeout.
+/// A handshake that ends anywhere is an error at once, and one that never ends is one after the
+/// connect timeout.
 #[tokio::test]
 async fn a_server_that_dies_during_the_handshake_could_not_be_reached() {
     let server = Server::start().await;
@@ -191,7 +192,8 @@ async fn a_server_that_dies_during_the_handshake_could_not_be_reached() {
     );
 }
 
-/// Whatever is under way when the server dies ends with an error that says so, and goes on with the next server.
+/// Operations in progress when the server dies end with an error that says so, and work again with
+/// the next server.
 #[tokio::test]
 async fn a_server_that_dies_under_a_lock_is_an_error_for_each_operation() {
     let server = Server::start().await;
@@ -362,7 +364,7 @@ async fn names_and_durations_say_what_is_wrong_with_them() {
     }
 }
 
-/// Waiting without end, or for no time at all, for a lock that somebody has: neither panics in the arithmetic.
+/// Waiting without end, or for no time at all, for a held lock: neither panics in the arithmetic.
 #[tokio::test]
 async fn absurd_times_to_wait_are_only_long_or_short() {
     let server = Server::start().await;

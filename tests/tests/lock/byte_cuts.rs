@@ -1,8 +1,9 @@
-//! The connection is cut after every byte of every request and of every reply, in each of the ways a connection ends: what
-//! the library says is then true at the server, and what it does not know it cleans up.
+//! The connection is cut after every byte of every request and of every reply, in each of the ways
+//! a connection ends: the library's report is then true at the server, and uncertain holds are
+//! cleaned up.
 //!
-//! Cut points are shared out among lanes, each with a server and a proxy of its own, because a silent end takes two command
-//! timeouts to be noticed.
+//! Cut points are shared out among lanes, each with a server and a proxy of its own, because a
+//! silent end takes two command timeouts to be noticed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,27 +18,27 @@ use crate::support::{exists, fields, ms, until, within};
 const LANES: usize = 12;
 const RENEWAL_LANES: usize = 32;
 
-/// The lease of all locks but those that are renewed: longer than anybody waits.
+/// The lease of all locks except those that are renewed: longer than any wait.
 const LONG: Duration = Duration::from_secs(30);
 const RENEWED: Duration = ms(900);
 
-/// Silence is noticed after this, and the connection given up after twice as long.
+/// Command timeout: a silent connection is probed after it, and given up after twice as long.
 const TIMEOUT: Duration = ms(80);
 
 /// The ways a connection ends.
 const ENDS: [Cut; 3] = [Cut::Rst, Cut::Fin, Cut::Silence];
 
-/// Whose lock it is when somebody else has it.
+/// The other holder.
 const SOMEBODY: &str = "somebody:1=1";
 
-/// What is cut.
+/// The operation that is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     /// Of a lock that is free.
     Acquire,
-    /// Of a lock that somebody else has.
+    /// Of a lock that the other holder has.
     AcquireHeld,
-    /// After the server forgot the script: its name, the refusal, its text and the answer.
+    /// After the server lost the script: `EVALSHA`, `NOSCRIPT`, `EVAL` and the reply.
     AcquireForgotten,
     Release,
     /// Of a lock that is gone.
@@ -48,7 +49,7 @@ enum Operation {
     Renew,
 }
 
-/// Where and how it is cut.
+/// The place and kind of a cut.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     to_server: bool,
@@ -63,7 +64,7 @@ struct Lane {
     raw: Raw,
 }
 
-/// How often each thing was said.
+/// Number of times each outcome was reported.
 type Said = BTreeMap<&'static str, usize>;
 
 impl Lane {
@@ -103,7 +104,7 @@ impl Lane {
         within("a lock on a healthy connection", locked).await
     }
 
-    /// Makes everything ready for the operation on `key`; returns the guard it is about.
+    /// Prepares the operation on `key`; returns its guard.
     async fn prepare(&mut self, operation: Operation, key: &str) -> Option<Guard> {
         let guard = self.lock(key).await;
         let guard = match operation {
@@ -161,7 +162,7 @@ impl Lane {
         }
     }
 
-    /// One cut point. Returns what the library said, which was true.
+    /// One cut point. Returns the library's report, which was true.
     async fn cut(&mut self, operation: Operation, case: Case, key: &str) -> &'static str {
         let guard = self.prepare(operation, key).await;
         let fault = Fault::Cut {
@@ -209,7 +210,8 @@ impl Lane {
         said
     }
 
-    /// Takes the lock and waits until it was renewed, on a connection that knows the script from then on.
+    /// Takes the lock and waits until it was renewed, on a connection that knows the script from
+    /// then on.
     async fn lock_and_renew(&self, key: &str) -> Guard {
         loop {
             let guard = self.lock(key).await;
@@ -236,8 +238,8 @@ impl Lane {
         within("a renewal or a loss", renewed).await
     }
 
-    /// One cut point of a renewal. While the guard claims the lock the server has it, and if it is renewed no more, it is
-    /// lost.
+    /// One cut point of a renewal. While the guard claims the lock the server has it, and if it is
+    /// renewed no more, it is lost.
     async fn cut_renewal(&mut self, case: Case, key: &str) -> &'static str {
         let guard = self.lock_and_renew(key).await;
         let fault = Fault::Cut {
@@ -343,8 +345,8 @@ fn token_of(key: &str) -> String {
     format!("redisson_lock_token:{{{key}}}")
 }
 
-/// Runs the operation once for each byte and each way to cut there. `every` is the distance of the cut points that end
-/// otherwise than by RST.
+/// Runs the operation once for each byte and each way to cut there. `every` is the distance of the
+/// cut points that end otherwise than by RST.
 async fn sweep(operation: Operation, every: u64) -> Said {
     let (lanes, lease) = if operation == Operation::Renew {
         (RENEWAL_LANES, RENEWED)

@@ -1,7 +1,7 @@
 //! Dropped at any of its awaits, with or without its runtime, no operation leaves anything behind.
 //!
-//! The leases here are longer than anybody waits, unless a test says otherwise: what is gone was released and has not
-//! run out.
+//! The leases here are longer than any wait, unless a test says otherwise: a lock that is gone was
+//! released and has not expired.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -17,13 +17,14 @@ use tokio::task::yield_now;
 
 use crate::support::{assert_everything_expires, exists, locks, ms, short_locks, until, within};
 
-/// More awaits than any of these operations has, and more attempts at them than even a busy machine needs.
+/// More awaits than any of these operations has, and more attempts at them than even a busy machine
+/// needs.
 const MANY: usize = 1_000;
 
-/// For how long somebody else keeps the lock that is wanted.
+/// Time for which another client keeps the wanted lock.
 const BUSY: Duration = ms(25);
 
-/// A server, two clients, and what the test asks the server with.
+/// A server, two clients, and the test's own connection to the server.
 struct Stage {
     server: Server,
     ours: Locks,
@@ -41,8 +42,8 @@ impl Stage {
         }
     }
 
-    /// Makes the operation anew for n = 0, 1, 2, … and drops it at its n-th await, until it completes; each time nothing
-    /// may be left. It has `least` awaits at least.
+    /// Makes the operation anew for n = 0, 1, 2, … and drops it at its n-th await, until it
+    /// completes; each time nothing may be left. It has `least` awaits at least.
     async fn sweep<P, F: Future>(
         &self,
         locks: &Locks,
@@ -64,7 +65,7 @@ impl Stage {
     }
 }
 
-/// At which await an operation is dropped next.
+/// The next await at which an operation is dropped.
 struct Awaits {
     n: usize,
     least: usize,
@@ -82,8 +83,8 @@ impl Awaits {
 
     /// Goes on to the next one, unless the operation completed before it came to the present one.
     ///
-    /// On a busy machine an operation may find that what it would have waited for is there already. It is made again then,
-    /// until it has waited as often as it does.
+    /// On a busy machine an operation may find its event already there and wait less often. It is
+    /// made again then, until it has waited the usual number of times.
     fn all_seen(&mut self, completed: bool) -> bool {
         self.tries += 1;
         assert!(self.tries < MANY, "{} awaits, not {}", self.n, self.least);
@@ -92,7 +93,7 @@ impl Awaits {
     }
 }
 
-/// Nothing on the server, nobody in the line, nobody listening; and the next lock is to be had.
+/// No key on the server, no waiter in the queue, no subscription; and the lock can be taken again.
 async fn nothing_is_left(raw: &mut Raw, locks: &Locks, when: &str) {
     until(&format!("{when}: the release"), async || {
         !exists(raw, "a").await
@@ -170,7 +171,7 @@ async fn a_lock_that_this_process_holds() {
     let stage = Stage::new().await;
     let ours = &stage.ours;
     let held = async || keep_for_a_moment(ours.mutex("a").lock().await.unwrap());
-    // One for the guard here, one for the server.
+    // One for the local guard, one for the server.
     stage
         .sweep(ours, 2, held, |()| ours.mutex("a").lock().into_future())
         .await;
@@ -298,8 +299,9 @@ async fn the_news_of_a_loss() {
 /// An operation on a lock, to be driven on a runtime that will end under it.
 type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs the operation until its n-th await, for n = 0, 1, 2, …, ends the runtime there with all that runs on it, and looks
-/// at what is left: nothing after the lease, and the same `Locks` go on in another runtime.
+/// Runs the operation until its n-th await, for n = 0, 1, 2, …, ends the runtime there with all
+/// that runs on it, and checks the rest: nothing is left after the lease, and the same `Locks` work
+/// in another runtime.
 fn with_the_runtime(least: usize, plant: bool, make: impl Fn(Locks) -> Operation) {
     let server = Server::builder().start_blocking();
     let outer = runtime();
@@ -330,7 +332,8 @@ fn runtime() -> Runtime {
         .expect("a runtime")
 }
 
-/// Spawns the operation and returns when it is at its n-th await, where it stays, or when it has completed.
+/// Spawns the operation and returns when it is at its n-th await, where it stays, or when it has
+/// completed.
 async fn reach(mut operation: Operation, n: usize) -> bool {
     let (there, reached) = oneshot::channel();
     let mut there = Some(there);

@@ -1,5 +1,5 @@
-//! Locks in a cluster: every operation in every shard, and while masters are replaced. Slots that move under them have
-//! `slot_moves`.
+//! Locks in a cluster: every operation in every shard, and while masters are replaced. Slots that
+//! move under them have `slot_moves`.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ async fn every_operation_works_in_every_shard() {
 #[tokio::test]
 async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_moved() {
     let cluster = Cluster::start().await;
-    // As two processes. With this lease no waiter that hears nothing comes in time.
+    // As two processes. With this lease a waiter without a message is too late.
     let (ours, theirs) = (connect(cluster.url()).await, connect(cluster.url()).await);
     let name = cluster.key_at(0, "k").await;
 
@@ -103,8 +103,8 @@ async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_move
 
     let waiting = waiter(&ours, &name).await;
     cluster.failover(3, Failover::Graceful).await;
-    // The old one, which is its replica now, hears what is published at the new one, too. Whoever waited before goes on
-    // listening while it holds the lock: hence two.
+    // The old master, a replica now, also receives messages published at the new one. A former
+    // waiter keeps its subscription while it holds the lock: hence two.
     until("both listen in the shard", async || {
         listeners(3).await + listeners(0).await == 2
     })
@@ -120,7 +120,7 @@ async fn waiters_hear_of_a_release_also_after_a_failover_and_after_the_slot_move
     migration.move_all_keys().await;
     migration.finish().await;
     migration.tell_everybody().await;
-    // Unsharded channels are heard at any node, and nobody who listens to one is told that its slot has moved.
+    // Unsharded channels work at any node, and their subscribers are not notified of a moved slot.
     until("both listen where they can hear", async || {
         let elsewhere = if sharded {
             0
@@ -162,7 +162,7 @@ async fn a_dead_shard_loses_its_own_locks_only() {
     for _ in 0..3 {
         renewed(&alive).await;
     }
-    // Nor do those who want a lock there delay others.
+    // Nor do attempts there delay others.
     let stuck = locks.mutex(dead[0].key()).lock();
     let stuck = tokio::spawn(async move { stuck.await });
     for guard in alive {
@@ -174,7 +174,7 @@ async fn a_dead_shard_loses_its_own_locks_only() {
 #[tokio::test]
 async fn a_failover_that_lost_a_lock_is_told_at_once_and_tokens_go_on_growing() {
     let cluster = Cluster::start().await;
-    // No renewal falls into the time of this test: nothing but the failover can tell.
+    // No renewal falls into this test: only the failover can reveal the loss.
     let locks = Locks::builder(cluster.url())
         .lease(Duration::from_secs(600))
         .connect()
@@ -201,7 +201,8 @@ async fn a_failover_that_lost_a_lock_is_told_at_once_and_tokens_go_on_growing() 
     assert!(after.is_held());
 }
 
-/// As if its master had not sent it anything yet. `FLUSHALL` names no key, so that a replica does not point to its master.
+/// As if its master had not sent it anything yet. `FLUSHALL` names no key, so that a replica does
+/// not point to its master.
 async fn forget_everything(replica: &mut Raw) {
     assert!(
         replica

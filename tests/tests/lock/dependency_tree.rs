@@ -1,10 +1,11 @@
-//! What a program takes in with leasehold: few crates, and no other client of the server among them.
+//! The dependency tree of leasehold: few crates, and no other client of the server among them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Clients and parsers of the protocol that others have written. The benchmark, a workspace of its own, may have them.
+/// Other clients and parsers of the protocol. The benchmark, a workspace of its own, may depend on
+/// them.
 const CLIENTS: [&str; 14] = [
     "bb8-redis",
     "deadpool-redis",
@@ -22,7 +23,7 @@ const CLIENTS: [&str; 14] = [
     "valkey-glide",
 ];
 
-/// Convenient, and each good for several more crates.
+/// Convenient, but each brings several more crates.
 const DISPENSABLE: [&str; 4] = ["async-trait", "futures", "serde", "url"];
 
 #[test]
@@ -50,7 +51,8 @@ fn with_tls_leasehold_brings_at_most_32_crates() {
 #[test]
 fn tls_is_the_only_feature() {
     for package in ["leasehold", "leasehold-cluster", "leasehold-resp"] {
-        // `--all-features` also turns on `default` and the features that an optional dependency makes by itself.
+        // `--all-features` also turns on `default` and the features that an optional dependency
+        // makes by itself.
         let features = cargo_tree(&[
             "--package",
             package,
@@ -84,7 +86,7 @@ fn no_other_client_is_anywhere_in_the_workspace() {
     }
 }
 
-/// The crates that a program gets by depending on `leasehold`, itself included.
+/// The crates of a program that depends on `leasehold`, which is included.
 #[derive(Debug)]
 struct Tree {
     names: BTreeSet<String>,
@@ -123,8 +125,9 @@ impl Tree {
     }
 }
 
-/// `cargo tree` over normal dependencies, a line a crate. Offline if it can be: after `cargo test` everything that was
-/// compiled is on disk, but the crates of a feature that was not may have to be fetched.
+/// `cargo tree` over normal dependencies, a line a crate. Offline if it can be: after `cargo test`
+/// everything that was compiled is on disk, but the crates of a feature that was not may have to be
+/// fetched.
 fn cargo_tree(arguments: &[&str]) -> String {
     let run = |extra: &[&str]| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -1,4 +1,4 @@
-//! How a guard ends, and how its holder learns of it.
+//! The end of a guard, and its holder's notice of it.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -78,7 +78,7 @@ async fn a_release_without_an_answer_is_unknown_and_never_called_gone() {
     let proxy = Proxy::start(server.addr());
     let mut raw = server.raw().await;
     let locks = Locks::connect(proxy.url()).await.unwrap();
-    // A fixed lease, so that the reply that is lost is not the keeper's.
+    // A fixed lease, so that the lost reply is not one to the keeper.
     let guard = locks
         .mutex("a")
         .lock()
@@ -306,8 +306,9 @@ async fn a_grant_that_arrives_after_its_lease_is_no_grant() {
     );
 }
 
-/// What a stopped process (a debugger, a suspended container, a very long pause) finds when it goes on. The holder is a
-/// process of its own: this test, started again with the address of the server.
+/// A stopped process (a debugger, a suspended container, a very long pause) finds the loss when it
+/// goes on. The holder is a process of its own: this test, started again with the address of the
+/// server.
 #[test]
 fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
     const URL: &str = "LEASEHOLD_STOPPED_HOLDER";
@@ -327,7 +328,8 @@ fn a_process_that_was_stopped_for_longer_than_its_lease_knows_it_at_once() {
                 renewed.lock().await.unwrap(),
                 fixed.lock().lease(ms(2_500)).await.unwrap(),
             );
-            // It is stopped somewhere from here on, and goes on with the first look at the clock that shows it.
+            // It is stopped somewhere from here on, and goes on at the first reading of the clock
+            // that shows it.
             let mut last = Instant::now();
             let _ready = locks
                 .mutex("ready")

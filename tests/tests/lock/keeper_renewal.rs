@@ -1,4 +1,4 @@
-//! The keeper renews what is held, and nothing else.
+//! The keeper renews held locks only.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ async fn a_lock_outlives_its_lease_as_long_as_its_guard_lives() {
     assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
 
-/// The pause of the async world: a blocking call in a task.
+/// A blocking call in a task, which stops its runtime.
 #[tokio::test]
 async fn a_blocked_runtime_does_not_lose_its_locks() {
     let server = Server::start().await;
@@ -74,8 +74,8 @@ async fn a_thousand_locks_are_renewed_by_a_handful_of_commands() {
     );
 }
 
-/// No renewal falls into the time of this test: nothing but the restart can tell. It may come before the keeper is connected
-/// or after.
+/// No renewal falls into this test: only the restart can reveal the loss. It may come before or
+/// after the keeper is connected.
 #[tokio::test]
 async fn a_server_that_restarted_and_forgot_a_lock_is_noticed_at_once() {
     for connected in [false, true] {
@@ -92,7 +92,7 @@ async fn a_server_that_restarted_and_forgot_a_lock_is_noticed_at_once() {
         }
         server.restart().await;
         let reason = within("the end of the hold", guard.lost()).await;
-        // A keeper that was not there yet knows that it is gone, but not why.
+        // A keeper that was not connected yet detects the loss, but not its reason.
         assert!(
             reason == LostReason::NodeGone || !connected && reason == LostReason::Stolen,
             "{reason}"
@@ -139,7 +139,7 @@ async fn a_fixed_lease_is_never_renewed() {
     assert_eq!(keepers_of(&mut raw).await, 1, "no keeper is connected");
 }
 
-/// Connections besides the one that asks.
+/// Number of connections besides the test's own.
 async fn keepers_of(raw: &mut leasehold_testkit::Raw) -> usize {
     raw.cmd(&["CLIENT", "LIST"]).await.str().lines().count() - 1
 }
@@ -252,7 +252,7 @@ fn the_thread_starts_with_the_first_need_and_ends_with_the_last_guard() {
         drop(locks.mutex("a").lock().lease(ms(500)).await.unwrap());
         assert_eq!(keepers(), 0, "nothing to renew");
         let guard = locks.mutex("a").lock().await.unwrap();
-        // A thread gives itself its name.
+        // The thread sets its own name after its start.
         until("the thread", async || keepers() == 1).await;
         drop(locks.mutex("b").lock().await.unwrap());
         drop(locks);

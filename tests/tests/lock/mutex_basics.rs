@@ -52,7 +52,7 @@ async fn a_lock_is_there_until_the_guard_is_dropped() {
     assert_everything_expires(&mut raw).await;
 }
 
-/// The textbook test: what two tasks of two clients do under the lock never overlaps, and tokens grow in grant order.
+/// Critical sections of two tasks of two clients never overlap, and tokens grow in grant order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clients_exclude_each_other_and_tokens_grow_in_the_order_of_grants() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! The mutex on a bad day: what is cut, frozen, lost or cancelled leaves nothing behind.
+//! The mutex under faults: operations that are cut, frozen, lost or cancelled leave nothing behind.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -117,8 +117,8 @@ async fn a_reply_lost_after_the_grant_is_asked_for_again_and_counts_once() {
     }
 }
 
-/// Polls a lock `polls` times at most, and drops it then. Returns whether it was taken before. Whoever holds it elsewhere
-/// lets go once this waits for a message, which is at its fourth poll.
+/// Polls a lock `polls` times at most, and drops it then. Returns whether it was taken before. The
+/// other holder releases it once this waits for a message, at its fourth poll.
 async fn drop_after(polls: usize, locks: &Locks, mut foreign: Option<Guard>) -> bool {
     let mut lock = pin!(locks.mutex("a").lock().into_future());
     let mut polled = 0;

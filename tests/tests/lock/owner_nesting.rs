@@ -1,4 +1,4 @@
-//! Locks of one owner nest; everybody else waits.
+//! Locks of one owner nest; all others wait.
 
 use std::future::IntoFuture;
 use std::time::Duration;

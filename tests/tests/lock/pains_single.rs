@@ -1,4 +1,5 @@
-//! What users of other lock libraries suffer from, on one server: each test is named after the cure.
+//! Known failures of other lock libraries, on one server: each comment describes the failure, each
+//! name the remedy.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use crate::support::{
 
 const CHANNEL: &str = "redisson_lock__channel:{a}";
 
-/// GET and DEL, or a DEL alone: the late release of a slow holder frees the lock under the next one.
+/// GET and DEL, or a DEL alone: the late release of a slow holder frees the lock under the next
+/// one.
 #[tokio::test]
 async fn a_release_of_an_expired_lock_never_frees_the_next_holder() {
     let server = Server::start().await;
@@ -43,7 +45,7 @@ async fn a_release_of_an_expired_lock_never_frees_the_next_holder() {
     }
 }
 
-/// It throws, hangs or is tried again and again.
+/// A release of a lost lock throws, hangs or is retried for ever.
 #[tokio::test]
 async fn a_release_after_the_expiry_is_one_round_trip_and_no_error() {
     let server = Server::start().await;
@@ -63,8 +65,8 @@ async fn a_release_after_the_expiry_is_one_round_trip_and_no_error() {
     assert_eq!(scripts_run(&mut raw).await, 1);
 }
 
-/// The watchdog dies of one failed renewal and never comes back. Busy is a server that runs somebody's long script, paused
-/// one that is about to fail over.
+/// The watchdog dies of one failed renewal and never comes back. A busy server runs a long script,
+/// a paused one is about to fail over.
 #[tokio::test]
 async fn the_renewal_survives_a_busy_a_paused_and_a_silent_server() {
     let server = Server::start().await;
@@ -123,7 +125,8 @@ async fn no_renewal_recreates_a_key_after_release() {
         let guard = within("the lock", locks.mutex("a").lock().into_future())
             .await
             .unwrap();
-        // Nothing arrives from now on; a renewal and the release, on two connections, wait to overtake each other.
+        // Nothing arrives from now on; a renewal and the release, on two connections, may overtake
+        // each other.
         proxy.to_server(Fault::Stall);
         tokio::time::sleep(ms(210)).await;
         if n % 2 == 0 {
@@ -142,7 +145,7 @@ async fn no_renewal_recreates_a_key_after_release() {
     }
 }
 
-/// Each renewal touches the key, and whoever waits by client-side caching or polling wakes up for nothing.
+/// Each renewal touches the key and wakes waiters that use client-side caching or polling.
 #[tokio::test]
 async fn a_renewal_wakes_nobody() {
     let server = Server::start().await;
@@ -155,8 +158,8 @@ async fn a_renewal_wakes_nobody() {
     let guard = holder.mutex("a").lock().await.unwrap();
     let waiting = tokio::spawn(waiter.mutex("a").lock().into_future());
     until("the waiter", async || listeners(&mut raw, "a").await == 1).await;
-    // It looks once more after subscribing, and then when the lease would end: in between is the time to watch it. On a
-    // machine that is too busy for that, the next time.
+    // The waiter tries once more after subscribing, and then at the end of the lease: it is
+    // observed in between. On a machine that is too busy, the next round counts.
     let watched = async {
         loop {
             let sent = proxy.from_client();
@@ -177,7 +180,7 @@ async fn a_renewal_wakes_nobody() {
     drop(within("the hand-over", waiting).await.unwrap().unwrap());
 }
 
-/// After two thousand scripts of others a server has thrown out those it had from EVAL: newer ones keep 500.
+/// After two thousand foreign scripts a server has evicted those from EVAL: newer servers keep 500.
 #[tokio::test]
 async fn an_eviction_of_the_script_cache_changes_nothing() {
     let server = Server::start().await;
@@ -201,7 +204,7 @@ async fn an_eviction_of_the_script_cache_changes_nothing() {
     );
 }
 
-/// A server that hangs while somebody waits for the lock: the wait would be for ever.
+/// A server that hangs while a client waits for the lock: the wait never ends.
 #[tokio::test]
 async fn a_hung_server_is_an_error_and_not_a_wait_for_ever() {
     let server = Server::start().await;
@@ -244,7 +247,7 @@ async fn a_hung_server_is_an_error_and_not_a_wait_for_ever() {
     );
 }
 
-/// A session that runs out while it waits: whoever comes to the head of the line has nothing left.
+/// A session that expires while it waits: at the head of the queue nothing of it is left.
 #[tokio::test]
 async fn a_long_wait_costs_nothing_of_the_lease() {
     let server = Server::start().await;
@@ -290,7 +293,8 @@ async fn leases_do_not_leak_from_one_lock_to_the_next() {
     assert!(!exists(&mut raw, "c").await || pttl(&mut raw, "c").await <= 500);
 }
 
-/// Whoever takes a message for the lock itself holds it together with another. A message is a reason to look, no more.
+/// A client that mistakes a message for the lock holds it together with another. A message is only
+/// a hint to try again.
 #[tokio::test]
 async fn a_message_from_anybody_grants_nothing() {
     let server = Server::start().await;
@@ -314,7 +318,8 @@ async fn a_message_from_anybody_grants_nothing() {
     drop(within("the hand-over", waiting).await.unwrap().unwrap());
 }
 
-/// An operator deletes the key, or gives it to somebody else. No renewal and no release may touch the new one.
+/// An operator deletes the key, or sets another holder. No renewal and no release may touch the new
+/// one.
 #[tokio::test]
 async fn a_lock_that_was_given_to_another_is_lost_and_left_alone() {
     let server = Server::start().await;
@@ -334,8 +339,8 @@ async fn a_lock_that_was_given_to_another_is_lost_and_left_alone() {
     );
 }
 
-/// Waiting takes neither commands nor processor time. Runs in a process of its own: it measures the time of the whole
-/// process.
+/// Waiting takes neither commands nor processor time. Runs in a process of its own: it measures the
+/// time of the whole process.
 #[test]
 fn waiting_costs_no_processor() {
     in_own_process(async {
@@ -351,7 +356,7 @@ fn waiting_costs_no_processor() {
         let before = processor_time();
         tokio::time::sleep(Duration::from_secs(2)).await;
         let spent = processor_time() - before;
-        // A loop takes all of it. This is a bound for a machine that is slow, not a measurement.
+        // A busy loop takes all of it. This bound allows for a slow machine and measures nothing.
         assert!(spent < Duration::from_secs(1), "{spent:?} of two seconds");
         drop(guard);
         for waiter in waiters {
@@ -360,7 +365,7 @@ fn waiting_costs_no_processor() {
     });
 }
 
-/// What this process has had of the processors.
+/// Processor time of this process.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

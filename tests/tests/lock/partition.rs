@@ -1,4 +1,5 @@
-//! A master that is cut off from its replicas and from whoever watches over it, while clients go on reaching it.
+//! A master that is cut off from its replicas and its sentinels or cluster, while clients go on
+//! reaching it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +10,7 @@ use leasehold_testkit::{Cluster, Raw, Sentinels, network, until};
 
 use crate::support::{calls, exists, ms, within};
 
-/// Long enough for a renewal, which is how a loss shows if nothing else does, before it has passed.
+/// Long enough for a renewal, which detects a loss at the latest, before it has passed.
 const LEASE: Duration = Duration::from_secs(15);
 
 /// Node 0 is the master that is cut off.
@@ -20,7 +21,7 @@ enum Shard {
 
 impl Shard {
     async fn cluster() -> Self {
-        // It serves for as long as this, and a lock is to be taken there meanwhile.
+        // The master serves this long after the cut, and a lock is taken there meanwhile.
         Self::Cluster(
             Cluster::builder()
                 .isolable()
@@ -49,7 +50,7 @@ impl Shard {
         }
     }
 
-    /// Past its proxy.
+    /// A connection past its proxy.
     async fn raw(&self, node: usize) -> Raw {
         match self {
             Self::Cluster(cluster) => cluster.raw(node).await,
@@ -84,7 +85,7 @@ impl Shard {
         }
     }
 
-    /// Waits until somebody else is master of the lock `name`.
+    /// Waits until another node is master of the lock `name`.
     async fn successor(&self, name: &str) -> usize {
         until("another one is promoted", async || {
             let master = match self {
@@ -108,7 +109,7 @@ async fn locks(shard: &Shard) -> Locks {
         .unwrap()
 }
 
-/// The lock, from whoever can give it.
+/// The lock, from the master that grants it.
 async fn granted(locks: &Locks, name: &str) -> Guard {
     until("the lock is granted", async || {
         match locks.mutex(name).try_lock().await {
@@ -119,8 +120,8 @@ async fn granted(locks: &Locks, name: &str) -> Guard {
     .await
 }
 
-/// Without the word of replicas there are two holders, as the README says. The second one's token is larger, and the
-/// first one is told.
+/// Without confirmation of replicas there are two holders, as the README says. The second one's
+/// token is larger, and the first one is notified.
 async fn the_token_tells_who_came_later(shard: Shard) {
     let name = shard.name().await;
     let (ours, theirs) = (locks(&shard).await, locks(&shard).await);
@@ -148,7 +149,7 @@ async fn the_token_tells_who_came_later(shard: Shard) {
     );
     assert!(!first.is_held());
     assert_ne!(reason, LostReason::Expired);
-    // What the first one leaves behind does not touch the second one's lock.
+    // The late release of the first one does not affect the second one's lock.
     let _ = first.release().await;
     assert!(
         theirs
@@ -168,13 +169,14 @@ async fn the_token_tells_who_came_later(shard: Shard) {
     assert!(granted(&ours, &name).await.token() > token);
 }
 
-/// With the word of all replicas there is one holder at most, and none while one of them cannot give it.
+/// With confirmation of all replicas there is one holder at most, and none while one of them cannot
+/// confirm.
 async fn all_replicas_allow_one_holder(shard: Shard) {
     let name = shard.name().await;
     let mut clients = Vec::new();
     for _ in 0..3 {
         let client = locks(&shard).await;
-        // Everybody knows the master and its replicas before it happens.
+        // All clients know the master and its replicas before the cut.
         until("a safe lock", async || match safely(&client, &name).await {
             Ok(Some(guard)) => guard
                 .release()
@@ -200,7 +202,7 @@ async fn all_replicas_allow_one_holder(shard: Shard) {
             tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     match safely(&client, &name).await {
-                        // It is kept, so a second one is one too many, whoever got it.
+                        // It is kept, so a second one is one too many, for any client.
                         Ok(guard) => guards.lock().unwrap().extend(guard),
                         Err(error) => assert!(
                             [
@@ -217,7 +219,7 @@ async fn all_replicas_allow_one_holder(shard: Shard) {
             })
         })
         .collect();
-    // Both have heard of locks that they could not have confirmed.
+    // Both were asked for locks that could not be confirmed.
     until("the old master is asked", async || {
         if calls(&mut old, "wait").await > waits {
             Ok(())

@@ -1,4 +1,4 @@
-//! Locks that count only when replicas have them.
+//! Locks that count only when replicas have confirmed them.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn builder(servers: &replicas::Replicas) -> LocksBuilder {
     Locks::builder(servers.url()).command_timeout(COMMAND_TIMEOUT)
 }
 
-/// A lock that is to be had, also on a machine that is so busy that a replica is late.
+/// A free lock, also on a machine that is so busy that a replica is late.
 async fn take(locks: &Locks, name: &str, replicas: Replicas) -> Guard {
     until("a lock", async || {
         match locks.mutex(name).try_lock().replicated(replicas).await {
@@ -34,7 +34,8 @@ async fn take(locks: &Locks, name: &str, replicas: Replicas) -> Guard {
     .await
 }
 
-/// The replicas were asked, and were too few. A master that is late to say so leaves that open: then it is asked again.
+/// The replicas were asked, and were too few. A master that is late to say so leaves that open:
+/// then it is asked again.
 async fn assert_not_replicated(mut attempt: impl AsyncFnMut() -> Option<Error>) {
     until("the master counts its replicas", async || {
         let Some(error) = attempt().await else {
@@ -49,7 +50,7 @@ async fn assert_not_replicated(mut attempt: impl AsyncFnMut() -> Option<Error>) 
     .await;
 }
 
-/// What an acquire leaves behind, it takes away again.
+/// A failed acquire removes its hold.
 async fn assert_nothing_is_left(raw: &mut Raw, name: &str) {
     until("it is given back", async || !exists(raw, name).await).await;
 }
@@ -77,7 +78,7 @@ async fn a_guard_says_how_many_replicas_have_the_lock() {
         take(&locks, "d", Replicas::AtLeast(0)).await.acknowledged(),
         0
     );
-    // Held is held: nobody waits for replicas to say so.
+    // A held lock is refused at once, without waiting for replicas.
     let others = builder(&servers)
         .replicated(Replicas::All)
         .connect()
@@ -198,7 +199,7 @@ async fn renewals_and_releases_do_not_wait_for_replicas() {
     }
 }
 
-/// How often the server was asked to wait for replicas.
+/// Number of `WAIT` requests to the server.
 async fn waits(raw: &mut Raw) -> u64 {
     crate::support::calls(raw, "wait").await
 }
@@ -223,8 +224,9 @@ async fn all_of_no_replicas_are_not_enough() {
     );
 }
 
-/// A replica that has just connected can confirm before the master names it. Whoever had its word once must not do with
-/// less later: the master that is asked then may have been replaced by that very replica.
+/// A replica that has just connected can confirm before the master names it. A client that had its
+/// confirmation once must not accept less later: the master that is asked then may have been
+/// replaced by that very replica.
 #[tokio::test]
 async fn a_replica_that_confirmed_once_is_expected_from_then_on() {
     let server = FakeCluster::start(1, |asked| {
@@ -234,7 +236,7 @@ async fn a_replica_that_confirmed_once_is_expected_from_then_on() {
                     .into()
             }
             "WAIT" => ":2\r\n".into(),
-            // A token for those who acquire, and more than nothing for those who release.
+            // A token for an acquire, and a positive number for a release.
             _ => ":1700000000000000\r\n".into(),
         })
     })

@@ -1,5 +1,5 @@
-//! A server that was restarted without its data has forgotten who holds its locks. With the restart guard it grants none
-//! until all that it may have forgotten have ended.
+//! A server that was restarted without its data has lost its locks. With the restart guard it
+//! grants none until the leases of all lost locks have ended.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use leasehold_testkit::Server;
 
 use crate::support::{ms, until, within};
 
-/// The longest lease. Servers tell their age in whole seconds, so shorter would be hard to see on a busy machine.
+/// The longest lease. Servers report their uptime in whole seconds, so a shorter one is hard to
+/// observe on a busy machine.
 const LONGEST: Duration = Duration::from_secs(8);
 
 async fn guarded(server: &Server) -> Locks {
@@ -47,7 +48,7 @@ async fn a_restarted_server_grants_nothing_until_the_longest_lease_has_passed() 
         guarded(&server).await,
         Locks::connect(server.url()).await.unwrap(),
     );
-    // Not renewed, so that nothing but its own clock ends it.
+    // Not renewed, so that only its own clock ends it.
     let held = ours
         .mutex("a")
         .try_lock()

@@ -1,5 +1,6 @@
-//! A master that is frozen while a request waits in its socket, replaced, and wakes up. It answers the request although
-//! somebody else got the lock from its successor: without the word of all replicas there are two holders.
+//! A master that is frozen while a request waits in its socket, replaced, and wakes up. It answers
+//! the request although another client got the lock from its successor: without confirmation of all
+//! replicas there are two holders.
 //!
 //! With `LEASEHOLD_LONG=1` in the environment there are more rounds.
 
@@ -10,8 +11,9 @@ use leasehold_testkit::{Cluster, Failover, Sentinels, Server, until};
 
 use crate::support::{ms, within};
 
-/// For a request to wait in a frozen server's socket, and then for replicas that will not come. Longer than a promotion
-/// takes, as otherwise there is nothing to see; and a round takes about as long.
+/// Time for a request to wait in a frozen server's socket, and then for replicas that cannot
+/// confirm. Longer than a promotion, without which the test shows nothing; a round takes about as
+/// long.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A master with two replicas, and what replaces it.
@@ -22,14 +24,14 @@ enum Shard {
 
 #[tokio::test]
 async fn all_replicas_expose_a_frozen_master_in_a_cluster() {
-    // Which two of them a vote takes makes no difference to clients, so there is but the one shard that is of interest.
+    // The votes of the other shards make no difference to clients, so only one shard matters.
     let cluster = Cluster::builder().masters(1).replicas(2).start().await;
     all_replicas_expose_a_frozen_master(Shard::Cluster(cluster)).await;
 }
 
 #[tokio::test]
 async fn all_replicas_expose_a_frozen_master_behind_sentinels() {
-    // On a busy machine a server that was just promoted is soon taken for dead, too.
+    // On a busy machine a server that was just promoted may be considered down, too.
     let sentinels = Sentinels::builder()
         .down_after(Duration::from_secs(1))
         .start()
@@ -62,7 +64,8 @@ async fn round(shard: &Shard, number: usize) -> bool {
     let master = shard.master().await.expect("there is one");
     let others: Vec<usize> = (0..3).filter(|node| *node != master).collect();
 
-    // Everybody is connected before it happens. A first safe lock leaves its connection behind for the next one.
+    // All clients are connected before the freeze. A first safe lock leaves its connection for the
+    // next one.
     let safe = Locks::builder(shard.url())
         .replicated(Replicas::All)
         .command_timeout(COMMAND_TIMEOUT);
@@ -80,7 +83,8 @@ async fn round(shard: &Shard, number: usize) -> bool {
         }
     })
     .await;
-    // The fast client knows this one server only: one that knows more would ask the successor when it hears nothing.
+    // The fast client knows only this server: one that knows more would ask the successor when it
+    // gets no reply.
     let fast = Locks::builder(shard.node(master).url())
         .command_timeout(COMMAND_TIMEOUT)
         .connect()
@@ -113,8 +117,8 @@ async fn round(shard: &Shard, number: usize) -> bool {
         successor.mutex(&safe_name).holder().await,
     );
     if history.is_none() || shard.history(promoted).await != history {
-        // A sentinel that has not heard of the promotion and finds the old master well takes it back, and with it all that
-        // was granted by the new one alone.
+        // A sentinel that does not know of the promotion and finds the old master healthy reverts
+        // to it, which loses all grants of the new one alone.
         println!("round {number}: the promotion was taken back");
         let _ = fast_try.await;
         let named = until("there is one master", async || {
@@ -125,7 +129,8 @@ async fn round(shard: &Shard, number: usize) -> bool {
         return false;
     }
     match safe_outcome {
-        // The old master was a replica by the time it looked at the request, and sent it to its successor.
+        // The old master was a replica by the time it looked at the request, and sent it to its
+        // successor.
         Ok(None) => {}
         Ok(Some(guard)) => panic!("round {number}: two holders, {guard:?} and {safe_holder:?}"),
         Err(error) => assert!(
@@ -142,8 +147,8 @@ async fn round(shard: &Shard, number: usize) -> bool {
         successor.client_id()
     );
 
-    // Nothing keeps the fast one from a lock that is held. The token tells which of the two grants was the later one, so
-    // that the storage can refuse the other.
+    // The fast client may get a held lock. The token tells which of the two grants was the later
+    // one, so that the storage can refuse the other.
     let fast_guard = within("the fast one's answer", fast_try)
         .await
         .unwrap()
@@ -195,7 +200,7 @@ impl Shard {
         }
     }
 
-    /// What a master calls the history of its data, of which it begins a new one when it is promoted.
+    /// A master's replication id, which changes when it is promoted.
     async fn history(&self, node: usize) -> Option<String> {
         let info = self
             .node(node)
@@ -235,13 +240,13 @@ impl Shard {
         }
     }
 
-    /// Waits until everybody follows the new master.
+    /// Waits until all servers follow the new master.
     async fn settle(&self, master: usize) {
         match self {
             Self::Cluster(cluster) => {
                 cluster.wait_until_ok().await;
-                // A node does not show clients a replica before it has heard that it has data. Whoever connects until
-                // then does not know how many there should be.
+                // A node does not list a replica before it knows that it has data. A client that
+                // connects until then does not know the number of replicas.
                 assert!(
                     cluster
                         .raw(master)

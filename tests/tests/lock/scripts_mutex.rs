@@ -1,4 +1,4 @@
-//! The scripts of the mutex by themselves, through a client that shares no line with ours.
+//! The scripts of the mutex by themselves, through a client that shares no code with the library.
 
 use leasehold_testkit::{Raw, RawValue, Server};
 
@@ -9,7 +9,7 @@ const RELEASE: &str = include_str!("../../../lock/src/protocol/mutex/release.lua
 const RENEW: &str = include_str!("../../../lock/src/protocol/mutex/renew.lua");
 const FORCE_UNLOCK: &str = include_str!("../../../lock/src/protocol/mutex/force_unlock.lua");
 
-/// What a Redisson client does to take a lock, as far as the server's state goes.
+/// A Redisson client's acquire, as it affects the server's state.
 const REDISSON_ACQUIRE: &str = "
     if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
         redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
@@ -18,7 +18,7 @@ const REDISSON_ACQUIRE: &str = "
     end
     return redis.call('PTTL', KEYS[1])";
 
-/// And to release it.
+/// Its release.
 const REDISSON_RELEASE: &str = "
     if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then return nil end
     if redis.call('HINCRBY', KEYS[1], ARGV[2], -1) > 0 then

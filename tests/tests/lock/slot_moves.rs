@@ -1,5 +1,5 @@
-//! A lock whose slot is moved to another master while it is in use: step by step with `SETSLOT` and `MIGRATE`, as all
-//! servers can, and by the servers themselves, as some can.
+//! A lock whose slot is moved to another master while it is in use: step by step with `SETSLOT` and
+//! `MIGRATE`, as all servers can, and by the servers themselves, as some can.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -20,7 +20,8 @@ fn taking(locks: &Locks, name: &str) -> JoinHandle<Guard> {
     tokio::spawn(async move { lock.await.unwrap() })
 }
 
-/// A task that waits for the lock, whose name has braces, and listens at the node that serves it.
+/// A task that waits for the lock, whose name has braces, and is subscribed at the node that serves
+/// it.
 async fn waiting(cluster: &Cluster, master: usize, locks: &Locks, name: &str) -> JoinHandle<Guard> {
     let channel = format!("redisson_lock__channel:{name}");
     let waiter = taking(locks, name);
@@ -33,8 +34,8 @@ async fn waiting(cluster: &Cluster, master: usize, locks: &Locks, name: &str) ->
     waiter
 }
 
-/// The pain: at the source of a migrating slot a key that is gone is "not local", also within the script that has just
-/// removed it, and at the target two keys that do not exist yet cannot be used together.
+/// At the source of a migrating slot a key that is gone is "not local", also within the script that
+/// has just removed it, and at the target two keys that do not exist yet cannot be used together.
 #[tokio::test]
 async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
@@ -102,7 +103,8 @@ async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
     assert!(fourth.is_held());
 }
 
-/// What is published at the target nobody hears who listens at the source, and the slot never arrives in this test.
+/// A message published at the target does not reach a subscriber at the source, and the slot never
+/// arrives in this test.
 #[tokio::test]
 async fn a_release_at_the_target_reaches_a_waiter_elsewhere_long_before_the_lease_ends() {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
@@ -125,7 +127,8 @@ async fn a_release_at_the_target_reaches_a_waiter_elsewhere_long_before_the_leas
     let waiter = tokio::spawn(async move { mutex.lock().await });
     let mut target = cluster.raw(1).await;
     let asked = scripts_run(&mut target).await;
-    // It asks, listens at the source, and asks once more, because a release in between would not have been heard.
+    // It tries, subscribes at the source, and tries once more, because the message of a release in
+    // between would be missed.
     until("the waiter listens", async || {
         scripts_run(&mut target).await >= asked + 2
     })
@@ -135,7 +138,7 @@ async fn a_release_at_the_target_reaches_a_waiter_elsewhere_long_before_the_leas
     assert!(next.is_held());
 }
 
-/// What is held all the time a slot migrates, and what is tried at each step of it.
+/// The locks that are held during a migration, and the operations at each step of it.
 struct Migrating<'a> {
     locks: &'a Locks,
     others: &'a Locks,
@@ -210,7 +213,7 @@ async fn locks_are_taken_renewed_and_released_at_every_step_of_a_migration() {
         ("node at source", 0),
         ("node at the third", 2),
     ] {
-        // What the check before left behind at the source.
+        // The rest of the check before, at the source.
         migration.move_all_keys().await;
         let told = cluster
             .raw(node)
@@ -270,8 +273,8 @@ async fn locks_are_taken_renewed_and_released_at_every_step_of_an_atomic_migrati
     }
 }
 
-/// Before the slot changes hands its source keeps all writes waiting. They are not lost, and not done twice: those who
-/// asked are sent to the target, and nobody's lease ends for it.
+/// Before the slot changes hands its source keeps all writes waiting. They are not lost, and not
+/// executed twice: clients are redirected to the target, and no lease ends for it.
 #[tokio::test]
 async fn what_is_asked_for_while_a_migration_holds_back_writes_is_done_at_the_target() {
     let cluster = Cluster::builder().replicas(0).start().await;
@@ -295,7 +298,8 @@ async fn what_is_asked_for_while_a_migration_holds_back_writes_is_done_at_the_ta
     migration.start_until(Step::Paused).await;
     let fresh = taking(&theirs, &name("fresh"));
     let passing = tokio::spawn(passed.release());
-    // Of three connections: that of the new lock, that of the release, and the keeper's with a renewal.
+    // Of three connections: that of the new lock, that of the release, and the keeper's with a
+    // renewal.
     await_held_back(&cluster, 0, 3).await;
     assert!(!fresh.is_finished() && !passing.is_finished() && !waiter.is_finished());
     migration.finish().await;
@@ -322,7 +326,7 @@ async fn what_is_asked_for_while_a_migration_holds_back_writes_is_done_at_the_ta
     assert_eq!(cluster.raw(0).await.cmd(&["DBSIZE"]).await.int(), 0);
 }
 
-/// Waits until a node keeps so many connections waiting.
+/// Waits until a node has this many blocked connections.
 async fn await_held_back(cluster: &Cluster, node: usize, connections: usize) {
     let mut raw = cluster.raw(node).await;
     until("writes are held back", async || {
@@ -372,7 +376,7 @@ async fn waiters_hear_of_a_release_at_every_step_of_an_atomic_migration() {
     let Some(migration) = atomic(&cluster, cluster.slot_of(&tag).await).await else {
         return;
     };
-    // As two processes. With this lease no waiter that hears nothing comes in time.
+    // As two processes. With this lease a waiter without a message is too late.
     let (ours, theirs) = (connect(cluster.url()).await, connect(cluster.url()).await);
     let name = |n: &str| format!("{{{tag}}}{n}");
     let hand_over = async |step: &str, guard: Guard, waiter: JoinHandle<Guard>| {
@@ -393,7 +397,7 @@ async fn waiters_hear_of_a_release_at_every_step_of_an_atomic_migration() {
     migration.start_until(Step::Streaming).await;
     let (step, guard, waiter) = steps.next().unwrap();
     hand_over(step, guard, waiter).await;
-    // One who comes now listens at the source as well.
+    // A new waiter subscribes at the source as well.
     let guard = take(&ours, &name("late")).await;
     let waiter = waiting(&cluster, 0, &theirs, &name("late")).await;
     migration.cancel().await;
@@ -434,7 +438,8 @@ async fn a_target_that_dies_leaves_all_locks_where_they_were() {
     migration.failed().await;
     checks.check("failed").await;
 
-    // And when it was about to take over: the source keeps all writes waiting for it, ten seconds long.
+    // And when it was about to take over: the source keeps all writes waiting for it, ten seconds
+    // long.
     cluster.restart(2).await;
     cluster.wait_until_ok().await;
     let name = format!("{{{tag}}}patient");
@@ -452,7 +457,7 @@ async fn a_target_that_dies_leaves_all_locks_where_they_were() {
     assert!(ours.mutex(&name).try_lock().await.unwrap().is_none());
     assert!(held.is_held());
     assert_eq!(held.release().await.unwrap(), Release::Released);
-    // What timed out was withdrawn behind its back.
+    // The attempt that timed out was withdrawn in the background.
     let again = take(&ours, &name).await;
     assert_eq!(again.release().await.unwrap(), Release::Released);
 }

@@ -1,4 +1,4 @@
-//! What the tests of the locks share.
+//! Helpers of the locks' tests.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ pub(crate) async fn short_locks(server: &Server, lease: Duration) -> Locks {
     leased(server.url(), lease).await
 }
 
-/// Waits until the server has confirmed a renewal of each of them that is newer than what they know already. One that is
-/// lost meanwhile is not waited for.
+/// Waits until the server has confirmed a new renewal of each of them. One that is lost meanwhile
+/// fails the test.
 pub(crate) async fn renewed<'a>(guards: impl IntoIterator<Item = &'a Guard>) {
     let end = |guard: &Guard| Instant::now() + guard.valid_for();
     let mut missing: Vec<_> = guards
@@ -87,17 +87,17 @@ pub(crate) async fn fields(raw: &mut Raw, key: &str) -> String {
     pairs.join(" ")
 }
 
-/// How many connections listen on the channel of the lock `name`.
+/// Number of subscribers of the channel of the lock `name`.
 pub(crate) async fn listeners(raw: &mut Raw, name: &str) -> i64 {
     subscribers(raw, &format!("redisson_lock__channel:{{{name}}}")).await
 }
 
-/// Scripts, whether by text or by name.
+/// Number of scripts run, by EVAL or EVALSHA.
 pub(crate) async fn scripts_run(raw: &mut Raw) -> u64 {
     calls(raw, "eval").await + calls(raw, "evalsha").await
 }
 
-/// Everything on the server must end by itself.
+/// Asserts that every key on the server has an expiry.
 pub(crate) async fn assert_everything_expires(raw: &mut Raw) {
     for key in raw.cmd(&["KEYS", "*"]).await.array() {
         assert!(

@@ -1,4 +1,5 @@
-//! `rediss-cluster://`: certificates are made out to names, so nodes must be called by the names that they announce.
+//! `rediss-cluster://`: certificates are issued for names, so nodes must be addressed by the names
+//! that they announce.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::support::{ms, taken, within};
 
 const LEASE: Duration = Duration::from_secs(5);
 
-/// How servers tell clients where they are.
+/// Settings with which servers announce names.
 const NAMES: [&str; 2] = [
     "cluster-announce-hostname localhost",
     "cluster-preferred-endpoint-type hostname",
@@ -54,7 +55,7 @@ async fn locks(
         .await
 }
 
-/// One holds a lock at every master, another one waits for it, and hears that it was released.
+/// One holds a lock at every master, another one waits for it, and is woken by the release.
 async fn use_everywhere(cluster: &Cluster, ours: &Locks, theirs: &Locks, prefix: &str) {
     for master in 0..cluster.masters() {
         let name = cluster.key_at(master, prefix).await;
@@ -93,7 +94,7 @@ async fn nodes_are_called_by_the_names_they_announce_and_a_failover_changes_noth
     assert!(guard.is_held());
 }
 
-/// What servers do unless they are told otherwise: the map has addresses with names beside them, and a redirect has an
+/// The servers' default: the map has addresses with names beside them, and a redirect has an
 /// address alone.
 #[tokio::test]
 async fn a_redirect_to_an_address_reaches_the_node_that_the_map_has_by_name() {
@@ -117,7 +118,7 @@ async fn a_redirect_to_an_address_reaches_the_node_that_the_map_has_by_name() {
             .await
             .unwrap();
     }
-    // Redirected for once, and for good.
+    // Redirected once, and permanently.
     let (asked, moved) = (
         cluster.key_at(0, "asked").await,
         cluster.key_at(0, "moved").await,
@@ -146,7 +147,7 @@ async fn a_redirect_to_an_address_reaches_the_node_that_the_map_has_by_name() {
         format!("localhost:{}", cluster.node(1).tls_port())
     );
     until("there is one connection to it", async || {
-        // Whoever was asked for a map, before all masters were in use, is left when that is learned anew.
+        // A node that was only asked for the map is dropped at the next refresh.
         let list = cluster
             .raw(1)
             .await
@@ -191,7 +192,8 @@ async fn a_certificate_for_another_name_is_refused_and_the_node_is_named() {
     );
 }
 
-/// Nobody announces a name: the seed is reached by the name in the URL, and the nodes behind it are addresses to us.
+/// No node announces a name: the seed is reached by the name in the URL, and the other nodes by
+/// their addresses.
 #[tokio::test]
 async fn addresses_with_certificates_for_names_are_an_error_that_says_so() {
     if !speaks_tls().await {

@@ -1,4 +1,5 @@
-//! `rediss-sentinel://`: the master that sentinels name must show a certificate for the name that they give it.
+//! `rediss-sentinel://`: the master that sentinels name must show a certificate for the name that
+//! they give it.
 
 use leasehold::{Error, ErrorKind, Locks};
 use leasehold_testkit::sentinels::SentinelsBuilder;

@@ -1,4 +1,4 @@
-//! Waiting for a lock: who is woken, by what, and what it costs.
+//! Waiting for a lock: wake-ups, their causes and their cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,8 @@ use leasehold_testkit::{Fault, Proxy, Server};
 
 use crate::support::{exists, fields, listeners, locks, ms, scripts_run, until, within};
 
-/// The leases of these tests are 30 s unless they say otherwise, and nobody waits for 20: so it is the message that wakes.
+/// The leases of these tests are 30 s unless they say otherwise, and waits are shorter: so the
+/// message wakes.
 #[tokio::test]
 async fn a_release_elsewhere_wakes_at_once_and_not_when_the_lease_would_end() {
     let server = Server::start().await;
@@ -199,7 +200,8 @@ async fn many_waiters_cost_the_server_one_contender_and_nothing_while_they_wait(
     for waiter in waiters {
         drop(within("a waiter", waiter).await.unwrap().unwrap());
     }
-    // 501 releases and 500 grants; once in a while a message of ours reaches the next head before its turn.
+    // 501 releases and 500 grants; occasionally a message of ours reaches the next head before its
+    // turn.
     let asked = scripts_run(&mut raw).await;
     assert!((1_000..1_200).contains(&asked), "{asked}");
 }
