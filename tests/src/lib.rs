@@ -64,4 +64,4 @@ pub use scripted::Scripted;
 pub use sentinels::Sentinels;
 pub use server::{Server, ServerBuilder};
 pub use statistics::calls;
-pub use wait::{BOUND, ms, until, within};
+pub use wait::{ms, until, until_for};

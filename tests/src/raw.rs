@@ -54,7 +54,7 @@ impl Raw {
     ///
     /// # Panics
     ///
-    /// When the connection fails or nothing comes within [`BOUND`]. An error *reply* is a value.
+    /// When the connection fails or nothing comes within a minute. An error *reply* is a value.
     pub async fn cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> RawValue {
         self.try_cmd(args).await.unwrap_or_else(|e| {
             let words: Vec<_> = args
@@ -71,7 +71,7 @@ impl Raw {
     ///
     /// # Errors
     ///
-    /// Those of the socket; `UnexpectedEof` when the server closed it; `TimedOut` after [`BOUND`].
+    /// Those of the socket; `UnexpectedEof` when the server closed it; `TimedOut` after a minute.
     pub async fn try_cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<RawValue> {
         self.send(args).await?;
         self.read().await
@@ -113,7 +113,7 @@ impl Raw {
     ///
     /// # Panics
     ///
-    /// When a reply comes instead, the connection fails, or nothing comes within [`BOUND`].
+    /// When a reply comes instead, the connection fails, or nothing comes within a minute.
     pub async fn push(&mut self) -> Vec<RawValue> {
         let push = match self.pushes.pop_front() {
             Some(push) => push,

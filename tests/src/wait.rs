@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-/// Upper bound on every wait of a test. It ends hangs and promises no speed: on a machine that is
-/// busy with other tests everything takes its time.
-pub const BOUND: Duration = Duration::from_secs(60);
+/// Upper bound on each wait for servers: failovers, replication links, votes. It ends hangs and
+/// promises no speed.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// Upper bound on one question to a server that may be frozen.
 pub(crate) const PROBE: Duration = Duration::from_secs(2);
@@ -20,30 +20,43 @@ pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Awaits `future` for at most [`BOUND`].
+/// Awaits `future` for at most `bound`.
 ///
 /// # Panics
 ///
 /// When it takes longer.
-pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    timeout(BOUND, future)
+pub async fn within<F: Future>(bound: Duration, what: &str, future: F) -> F::Output {
+    timeout(bound, future)
         .await
-        .unwrap_or_else(|_| panic!("{what}: not within {BOUND:?}"))
+        .unwrap_or_else(|_| panic!("{what}: not within {bound:?}"))
+}
+
+/// As [`until_for`], for at most a minute: for what servers do by themselves.
+///
+/// # Panics
+///
+/// After that time.
+pub async fn until<A: Answer>(what: &str, ask: impl AsyncFnMut() -> A) -> A::Value {
+    until_for(BOUND, what, ask).await
 }
 
 /// Asks again and again until the answer is `true` or `Ok`, whose value is returned.
 ///
 /// # Panics
 ///
-/// When it is still `false` or `Err` after [`BOUND`]; the message has the last error.
-pub async fn until<A: Answer>(what: &str, mut ask: impl AsyncFnMut() -> A) -> A::Value {
-    let give_up = Instant::now() + BOUND;
+/// When it is still `false` or `Err` after `bound`; the message has the last error.
+pub async fn until_for<A: Answer>(
+    bound: Duration,
+    what: &str,
+    mut ask: impl AsyncFnMut() -> A,
+) -> A::Value {
+    let give_up = Instant::now() + bound;
     loop {
         match ask().await.into_result() {
             Ok(value) => return value,
             Err(why) => assert!(
                 Instant::now() < give_up,
-                "{what}: not within {BOUND:?}; {why}"
+                "{what}: not within {bound:?}; {why}"
             ),
         }
         tokio::time::sleep(PAUSE).await;

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::{Command, ErrorKind};
-use leasehold_testkit::{BOUND, Cluster, Raw, Sentinels, Server, until};
+use leasehold_testkit::{Cluster, Raw, Sentinels, Server, until};
 use tokio::time::timeout;
 
 use crate::map_questions::connections_of;
-use crate::support::{client, soon, take};
+use crate::support::{BOUND, client, soon, take};
 
 /// The lines of `CLIENT LIST` that contain this.
 async fn clients(mut raw: Raw, part: &str) -> usize {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
-use leasehold_testkit::{BOUND, Cluster, Failover};
+use leasehold_testkit::{Cluster, Failover};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::support::{client, soon, take};
+use crate::support::{BOUND, client, soon, take};
 
 /// Outcomes of many `INCR`s of one counter.
 #[derive(Debug, Default)]

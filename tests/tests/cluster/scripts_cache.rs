@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Script};
 use leasehold_resp::{Command, ServerErrorKind};
-use leasehold_testkit::{BOUND, Proxy, Raw, Server, in_own_process};
+use leasehold_testkit::{Proxy, Raw, Server, in_own_process};
 
-use crate::support::{client, soon};
+use crate::support::{BOUND, client, soon};
 
 /// Number of `EVALSHA` and `EVAL` requests to the server.
 async fn calls(raw: &mut Raw) -> (u64, u64) {

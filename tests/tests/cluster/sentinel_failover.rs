@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Target};
 use leasehold_resp::Command;
-use leasehold_testkit::{BOUND, Raw, Scripted, Sentinels, Server, until};
+use leasehold_testkit::{Raw, Scripted, Sentinels, Server, until};
 use tokio::sync::{Notify, broadcast};
 
-use crate::support::{client, set, soon, take};
+use crate::support::{BOUND, client, set, soon, take};
 
 const KEY: &str = "lock";
 

@@ -9,9 +9,9 @@ use leasehold_cluster::{Client, Subscription, SubscriptionEvent};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error};
 use leasehold_testkit::cluster::Step;
-use leasehold_testkit::{BOUND, Cluster, Failover, until};
+use leasehold_testkit::{Cluster, Failover, until};
 
-use crate::support::{calls, client, soon, take};
+use crate::support::{BOUND, calls, client, soon, take};
 
 async fn next(subscription: &mut Subscription) -> SubscriptionEvent {
     tokio::time::timeout(BOUND, subscription.next())

@@ -8,9 +8,9 @@ use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, ServerErrorKind};
 use leasehold_testkit::scripted::Scripted;
 use leasehold_testkit::statistics::subscribers;
-use leasehold_testkit::{Accept, BOUND, Fault, Proxy, Server, until};
+use leasehold_testkit::{Accept, Fault, Proxy, Server, until};
 
-use crate::support::client;
+use crate::support::{BOUND, client};
 
 async fn next(subscription: &mut Subscription) -> SubscriptionEvent {
     tokio::time::timeout(BOUND, subscription.next())

@@ -1,12 +1,14 @@
 //! Helpers of the cluster client's tests.
 
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Script, Target};
 use leasehold_resp::{Command, Error, Value};
-use leasehold_testkit::BOUND;
 pub(crate) use leasehold_testkit::calls;
+
+/// Upper bound on each wait for the client.
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 /// `KEYS[1]` gets the holder `ARGV[1]`, unless it has another one: idempotent, as every script of a
 /// lock is.

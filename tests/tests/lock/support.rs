@@ -4,8 +4,24 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Locks};
 use leasehold_testkit::statistics::subscribers;
+use leasehold_testkit::until_for;
+use leasehold_testkit::wait::{self, Answer};
 use leasehold_testkit::{Raw, RawValue, Server};
-pub(crate) use leasehold_testkit::{calls, ms, until, within};
+pub(crate) use leasehold_testkit::{calls, ms};
+
+/// Upper bound on each wait: shorter than the default lease of 30 s, so that no test passes only
+/// because a lease has ended.
+const BOUND: Duration = Duration::from_secs(20);
+
+/// Awaits `future`, but not for ever.
+pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    wait::within(BOUND, what, future).await
+}
+
+/// Asks again and again until it is so.
+pub(crate) async fn until<A: Answer>(what: &str, ask: impl AsyncFnMut() -> A) -> A::Value {
+    until_for(BOUND, what, ask).await
+}
 
 pub(crate) async fn locks(server: &Server) -> Locks {
     connect(server.url()).await

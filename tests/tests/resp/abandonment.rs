@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use leasehold_resp::pool::Pool;
 use leasehold_resp::{AskServer, Command, Connection, Endpoint, ErrorKind};
-use leasehold_testkit::{BOUND, Server};
+use leasehold_testkit::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+
+use crate::support::BOUND;
 
 /// Forwards connections to `server`, and records how the client ended each.
 async fn forwarder(

@@ -9,10 +9,10 @@ use leasehold_cluster::{Client, Script};
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::{Command, Connection, Encode, Endpoint, Error, ErrorKind, Value};
 use leasehold_testkit::scripted::Scripted;
-use leasehold_testkit::{Accept, BOUND, Cut, Fault, Proxy, Raw, Server, until};
+use leasehold_testkit::{Accept, Cut, Fault, Proxy, Raw, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::echo;
+use crate::support::{BOUND, echo, until};
 
 fn endpoint(url: &str, command_timeout: Duration) -> Endpoint {
     let mut endpoint = Endpoint::parse(url).unwrap();

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Reply, Value};
-use leasehold_testkit::{Server, until};
+use leasehold_testkit::Server;
+
+use crate::support::until;
 
 const TASKS: u64 = 32;
 const REQUESTS: u64 = 1_000_000;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use leasehold_resp::connection::Event;
 use leasehold_resp::{Command, Connection, Encode, Endpoint, Value, encode};
-use leasehold_testkit::{BOUND, Server};
+use leasehold_testkit::Server;
 use tokio::sync::mpsc;
+
+use crate::support::BOUND;
 
 /// Writes a part of a request and panics.
 struct Half;

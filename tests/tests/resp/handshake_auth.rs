@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use leasehold_resp::{AskServer, Command, Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
 use leasehold_testkit::scripted::{GREETING, Scripted};
-use leasehold_testkit::{Accept, BOUND, Proxy, Server};
+use leasehold_testkit::{Accept, Proxy, Server};
+
+use crate::support::BOUND;
 
 /// Every character that has a meaning in URLs, in RESP, or in a terminal.
 const ODD: &str = "p@ss:w/o?r#d&=+ %25\"'{}[]<>|\\^`~!$*();,ü€🔑";

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
+use leasehold_testkit::in_own_process;
 use leasehold_testkit::scripted::{GREETING, Peer, Scripted};
-use leasehold_testkit::{BOUND, in_own_process};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::support::echo;
+use crate::support::{BOUND, echo};
 
 /// Long enough for a well-behaved peer on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use leasehold_resp::pool::Pool;
 use leasehold_resp::{Command, Connection, Endpoint, ErrorKind, ServerErrorKind};
-use leasehold_testkit::{BOUND, Raw, Server, until};
+use leasehold_testkit::{Raw, Server};
+
+use crate::support::{BOUND, until};
 
 async fn pool(server: &Server, size: usize) -> Pool {
     let endpoint = Endpoint::parse(&format!("{}?client_name=ours", server.url())).unwrap();

@@ -1,7 +1,19 @@
 //! Helpers of the codec's tests: decoding in pieces, and comparable outcomes.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use leasehold_resp::{Command, Decoder, Frame, Limits, ProtocolErrorKind, Value};
+use leasehold_testkit::until_for;
+use leasehold_testkit::wait::Answer;
+
+/// Upper bound on each wait for the client.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+
+/// Asks again and again until it is so.
+pub(crate) async fn until<A: Answer>(what: &str, ask: impl AsyncFnMut() -> A) -> A::Value {
+    until_for(BOUND, what, ask).await
+}
 
 /// The outcome of a stream: its frames, then the error that ended it, if any, and otherwise the
 /// number of bytes left over.

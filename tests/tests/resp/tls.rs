@@ -7,7 +7,9 @@ use leasehold_resp::tls::TlsConfig;
 use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
 use leasehold_testkit::own_process::in_own_process_with;
 use leasehold_testkit::tls::{Authority, Identity, speaks_tls};
-use leasehold_testkit::{BOUND, Scratch, Scripted, Server, ServerBuilder};
+use leasehold_testkit::{Scratch, Scripted, Server, ServerBuilder};
+
+use crate::support::BOUND;
 
 /// A server with a second port, for TLS.
 struct Tls {
