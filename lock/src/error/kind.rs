@@ -46,7 +46,10 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// What happened, at `node` where that matters.
     pub(super) fn sentence(self, node: &str) -> String {
-        let node = if node.is_empty() { "the server" } else { node };
+        let (asked, node) = match node {
+            "" => (false, "the server"),
+            node => (true, node),
+        };
         match self {
             Self::Lost => format!("the lock at {node} was lost"),
             Self::Unavailable => {
@@ -63,6 +66,7 @@ impl ErrorKind {
             Self::BadName => "the name cannot be used".into(),
             Self::BadLease => "the duration cannot be used".into(),
             Self::Nested => "the owner holds the lock already, on weaker terms".into(),
+            Self::Config if asked => format!("the configuration does not work with {node}"),
             Self::Config => "the configuration cannot be used".into(),
             Self::Denied => format!("permission denied by {node}"),
             Self::Protocol => format!("unexpected reply from {node}"),
