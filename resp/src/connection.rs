@@ -323,7 +323,7 @@ impl Connection {
             changed.as_mut().enable();
             match self.shared().check() {
                 Ok(()) => return Ok(()),
-                Err(refused @ (Refused::Closed | Refused::Ended(_))) => {
+                Err(refused @ (Refused::Closed | Refused::Ended(_) | Refused::Forked)) => {
                     return Err(self.shared().explain(refused));
                 }
                 Err(_) => {

@@ -4,6 +4,8 @@
 use std::ffi::OsStr;
 use std::process::Command;
 
+use fork::Fork;
+
 /// Set in the child process, to the name of its test.
 const CHILD: &str = "LEASEHOLD_OWN_PROCESS";
 
@@ -45,6 +47,31 @@ pub fn in_own_process_with<F: Future<Output = ()>>(variables: &[(&str, &OsStr)],
         "{name} in a process of its own: {}",
         output.status
     );
+}
+
+/// Forks, and runs `child` in the child on a thread and a runtime of its own. Returns its exit code: 0 unless it panicked.
+///
+/// # Panics
+///
+/// When no process can be forked.
+pub fn in_a_fork<F: Future<Output = ()>>(child: impl FnOnce() -> F + Send) -> i32 {
+    match fork::fork().expect("a process can be forked") {
+        Fork::Child => {
+            let done = std::thread::scope(|scope| {
+                let run = || {
+                    let runtime = tokio::runtime::Builder::new_current_thread()
+                        .enable_all()
+                        .build()
+                        .expect("a runtime");
+                    runtime.block_on(child());
+                };
+                scope.spawn(run).join()
+            });
+            // Nothing of the parent's is dropped, such as the handle that kills its server.
+            std::process::exit(i32::from(done.is_err()));
+        }
+        Fork::Parent(child) => fork::waitpid(child).expect("it ends"),
+    }
 }
 
 /// A command that runs the test at this path in the test program, such as `module::name`, in a

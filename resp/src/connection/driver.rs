@@ -481,7 +481,9 @@ impl<'a> Driver<'a> {
 /// What is in flight will be reported as *unknown*: it must not arrive at the server later, sent again by the kernel.
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        if self.shared.lock().pipeline.in_flight() > 0 {
+        let state = self.shared.lock();
+        // In a child, the option would be set for the parent's socket.
+        if state.pipeline.in_flight() > 0 && !state.is_forked() {
             self.socket.reset_on_close();
         }
     }

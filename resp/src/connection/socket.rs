@@ -28,14 +28,16 @@ pub(crate) enum Socket {
 
 /// A writing half whose system call needs no `&mut`.
 #[derive(Clone)]
-pub(crate) enum SharedWriter {
-    Tcp(Arc<TcpWriter>),
-    Unix(Arc<unix::OwnedWriteHalf>),
-}
+pub(crate) struct SharedWriter(Arc<Writer>);
 
-/// Leaves the end of the stream to the reading half, which closes both directions: a FIN of its own here would overtake
-/// the reset. Never empty before it is dropped.
-pub(crate) struct TcpWriter(Option<tcp::OwnedWriteHalf>);
+/// Leaves the end of the stream to the reading half, which closes both directions: a FIN of its own would overtake a reset,
+/// and in a child that was forked it would end the stream of the parent. Never empty before it is dropped.
+struct Writer(Option<WriteHalf>);
+
+enum WriteHalf {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
 
 /// Both directions of a stream.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Any + Send + Unpin {}
@@ -61,14 +63,14 @@ impl Socket {
                 let (reader, writer) = stream.into_split();
                 Ok(Self::Shared {
                     reader: Box::new(reader),
-                    writer: SharedWriter::Tcp(Arc::new(TcpWriter(Some(writer)))),
+                    writer: SharedWriter::new(WriteHalf::Tcp(writer)),
                 })
             }
             Address::Unix(path) => {
                 let (reader, writer) = UnixStream::connect(path).await?.into_split();
                 Ok(Self::Shared {
                     reader: Box::new(reader),
-                    writer: SharedWriter::Unix(Arc::new(writer)),
+                    writer: SharedWriter::new(WriteHalf::Unix(writer)),
                 })
             }
         }
@@ -130,11 +132,10 @@ impl Socket {
     /// again until it arrives, perhaps long after this process has acted on the failure. Other streams close as usual.
     pub(crate) fn reset_on_close(&self) {
         let tcp: Option<&TcpStream> = match self {
-            Self::Shared {
-                writer: SharedWriter::Tcp(writer),
-                ..
-            } => writer.stream(),
-            Self::Shared { .. } => None,
+            Self::Shared { writer, .. } => match writer.half() {
+                Some(WriteHalf::Tcp(half)) => Some(half.as_ref()),
+                Some(WriteHalf::Unix(_)) | None => None,
+            },
             Self::Owned(stream) => tcp_under(&**stream),
         };
         // An error means that the socket is gone already.
@@ -156,40 +157,45 @@ fn tcp_under(stream: &dyn Any) -> Option<&TcpStream> {
 }
 
 impl SharedWriter {
+    fn new(half: WriteHalf) -> Self {
+        Self(Arc::new(Writer(Some(half))))
+    }
+
+    fn half(&self) -> Option<&WriteHalf> {
+        self.0.0.as_ref()
+    }
+
     /// One attempt, which never waits.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(writer) => writer
-                .stream()
-                .map_or(Ok(0), |stream| stream.try_write(bytes)),
-            Self::Unix(writer) => writer.try_write(bytes),
+        match self.half() {
+            Some(WriteHalf::Tcp(half)) => half.try_write(bytes),
+            Some(WriteHalf::Unix(half)) => half.try_write(bytes),
+            None => Ok(0),
         }
     }
 
     /// For the driver only: tokio keeps one waker per direction.
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp(writer) => writer
-                .stream()
-                .map_or(Poll::Ready(Ok(())), |stream| stream.poll_write_ready(cx)),
-            Self::Unix(writer) => {
-                let stream: &UnixStream = (**writer).as_ref();
+        match self.half() {
+            Some(WriteHalf::Tcp(half)) => {
+                let stream: &TcpStream = half.as_ref();
                 stream.poll_write_ready(cx)
             }
+            Some(WriteHalf::Unix(half)) => {
+                let stream: &UnixStream = half.as_ref();
+                stream.poll_write_ready(cx)
+            }
+            None => Poll::Ready(Ok(())),
         }
     }
 }
 
-impl TcpWriter {
-    fn stream(&self) -> Option<&TcpStream> {
-        self.0.as_ref().map(AsRef::as_ref)
-    }
-}
-
-impl Drop for TcpWriter {
+impl Drop for Writer {
     fn drop(&mut self) {
-        if let Some(half) = self.0.take() {
-            half.forget();
+        match self.0.take() {
+            Some(WriteHalf::Tcp(half)) => half.forget(),
+            Some(WriteHalf::Unix(half)) => half.forget(),
+            None => {}
         }
     }
 }

@@ -3,33 +3,11 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use fork::Fork;
 use leasehold::{ErrorKind, Guard, Locks, LostReason, Mutex, Release};
 use leasehold_testkit::Server;
-use leasehold_testkit::own_process::in_own_process;
+use leasehold_testkit::own_process::{in_a_fork, in_own_process};
 
 use crate::support::{calls, exists, fields, locks, ms, short_locks, within};
-
-/// Forks, and runs `child` in the child on a thread and a runtime of its own. Returns its exit code: 0 unless it panicked.
-fn in_a_fork<F: Future<Output = ()>>(child: impl FnOnce() -> F + Send) -> i32 {
-    match fork::fork().expect("a process can be forked") {
-        Fork::Child => {
-            let done = std::thread::scope(|scope| {
-                let run = || {
-                    let runtime = tokio::runtime::Builder::new_current_thread()
-                        .enable_all()
-                        .build()
-                        .expect("a runtime");
-                    runtime.block_on(child());
-                };
-                scope.spawn(run).join()
-            });
-            // Nothing of the parent's is dropped, such as the handle that kills its server.
-            std::process::exit(i32::from(done.is_err()));
-        }
-        Fork::Parent(child) => fork::waitpid(child).expect("it ends"),
-    }
-}
 
 async fn every_call_is_refused(locks: &Locks, held: &Mutex) {
     let free = locks.mutex("free");

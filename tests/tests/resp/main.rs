@@ -8,6 +8,7 @@ mod connection_integrity;
 mod connection_live;
 mod containment;
 mod endpoint_urls;
+mod fork;
 mod handshake_auth;
 mod hostile_peer;
 mod limits;
