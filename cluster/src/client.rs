@@ -24,12 +24,15 @@ use crate::target::Target;
 /// they come; this is for searches that have ended with the runtime they were on.
 const MAP_RECHECK: Duration = Duration::from_millis(250);
 
+/// A submission within this time of the start of its call counts as made at once.
+const SUBMITTED_AT_ONCE: Duration = Duration::from_millis(20);
+
 /// A client; clones share its connections.
 ///
 /// # Runtimes
 ///
 /// A connection lives on the runtime of the call that opened it, and so do the tasks that look for a newer map. Calls may
-/// come from other runtimes. Each of them ends within its deadline and at most one command timeout more, also while the
+/// come from other runtimes. Each of them ends within its deadline, or one command timeout if that is longer, also while the
 /// runtime of the connection is blocked or not driven; it fails then. When that runtime ends, the connection moves to the
 /// runtime of the next call.
 #[derive(Clone)]
@@ -118,7 +121,7 @@ impl Client {
                 }
                 continue;
             }
-            let outcome = self.answer(reply, &node, &retry).await;
+            let outcome = self.answer(reply, &node, sent, &retry).await;
             note(&self.0, &node, call.script().bit(), &outcome);
             match outcome {
                 Ok(value) => {
@@ -338,14 +341,17 @@ impl Client {
         ready.map_err(|error| retry.verdict(error))
     }
 
-    /// The reply. The first attempt has the whole timeout of the connection; later ones only what is left.
+    /// The reply to an attempt that was submitted at `sent`. One that is submitted at once has the timeout of its connection,
+    /// which needs no timer of its own; one that had to wait for the connection, and later attempts, only what is left.
     async fn answer(
         &self,
         reply: Reply,
         node: &Arc<Node>,
+        sent: Instant,
         retry: &RetryState,
     ) -> Result<Value, Error> {
-        if !retry.repeated() {
+        let at_once = sent + self.command_timeout() <= retry.deadline() + SUBMITTED_AT_ONCE;
+        if at_once && !retry.repeated() {
             return Bounded::new(reply, node).await;
         }
         let late = tokio::time::timeout_at(retry.deadline().into(), reply).await;
