@@ -123,6 +123,14 @@ impl Hub {
         self.sharded
     }
 
+    /// Whether the node that channel `name` belongs to has confirmed it, on its present connection.
+    pub(crate) fn is_confirmed(&self, name: &Bytes) -> bool {
+        let state = self.lock();
+        let channel = state.channels.get(name);
+        channel
+            .is_some_and(|channel| channel.is_assigned() && channel.progress == Progress::Confirmed)
+    }
+
     /// Adds a subscriber to channel `name`. Sends a command at once unless the channel has another subscriber.
     pub(crate) fn add(&self, name: &Bytes, inbox: &Arc<Inbox>) {
         let mut state = self.lock();

@@ -30,6 +30,8 @@ struct Pending {
     subscribed: bool,
     refused: Option<Error>,
     message: Option<Bytes>,
+    /// Messages so far, fetched or not.
+    received: u64,
     waker: Option<Waker>,
 }
 
@@ -39,7 +41,10 @@ impl Inbox {
         let mut pending = self.lock();
         match event {
             SubscriptionEvent::Subscribed => pending.subscribed = true,
-            SubscriptionEvent::Message(message) => pending.message = Some(message),
+            SubscriptionEvent::Message(message) => {
+                pending.message = Some(message);
+                pending.received += 1;
+            }
             SubscriptionEvent::Refused(error) => pending.refused = Some(error),
         }
         pending.waker.take()
@@ -58,6 +63,11 @@ impl Inbox {
             }
         })
         .await
+    }
+
+    /// How many messages there were so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.lock().received
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

@@ -35,6 +35,18 @@ impl Subscription {
         }
     }
 
+    /// Whether the server has confirmed it, on the present connection: messages arrive.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        self.hub.is_confirmed(&self.channel)
+    }
+
+    /// How many messages have arrived so far, fetched or not.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.inbox.received()
+    }
+
     /// The next event. Of the messages that were not fetched the newest one is kept.
     ///
     /// # Cancel safety

@@ -10,6 +10,7 @@ mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;
 pub(crate) mod renewal;
+mod stand_back;
 mod sync;
 mod table;
 mod work_queue;

@@ -115,6 +115,30 @@ impl Error {
         self
     }
 
+    /// The error of waiters behind an attempt that failed with this, for whom nothing was sent; `None` if it concerns that
+    /// attempt only.
+    pub(crate) fn of_waiters_behind(&self) -> Option<Self> {
+        let kind = match self.0.kind {
+            ErrorKind::Unavailable | ErrorKind::Unknown => ErrorKind::Unavailable,
+            ErrorKind::NotReplicated => ErrorKind::NotReplicated,
+            _ => return None,
+        };
+        let mut this = self.copied();
+        this.0.kind = kind;
+        this.0.detail = format!("an attempt ahead of this one failed: {}", self.0.detail);
+        Some(this)
+    }
+
+    /// Another error that says the same.
+    pub(crate) fn copied(&self) -> Self {
+        Self(Box::new(Inner {
+            kind: self.0.kind,
+            detail: self.0.detail.clone(),
+            key: self.0.key.clone(),
+            node: Arc::clone(&self.0.node),
+        }))
+    }
+
     /// The same about `key` at `node`, unless the client named the node already.
     #[must_use]
     pub(crate) fn about(mut self, key: &str, node: &Arc<str>) -> Self {

@@ -51,6 +51,11 @@ pub(crate) struct Protocol {
     /// leaves. The reply is the one of `release`.
     pub(crate) withdraw: for<'a> fn(&End<'a>) -> Call<'a>,
 
+    /// Asks whether another hold has it, or has had it since a grant of this process, which stands back meanwhile.
+    pub(crate) look: for<'a> fn(&Look<'a>) -> Call<'a>,
+    /// Reads its reply.
+    pub(crate) read_look: fn(&Value) -> bool,
+
     /// What a message on the channel means to a waiter.
     pub(crate) on_message: fn(&[u8]) -> Heard,
 }
@@ -113,6 +118,14 @@ pub(crate) enum Ended {
     Released { receivers: u64 },
     /// It was not there: released before, expired or forced.
     AlreadyGone,
+}
+
+/// What a look for another holder is built from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look<'a> {
+    pub(crate) name: &'a Name,
+    /// Of the last grant of this process; 0 if it has none.
+    pub(crate) token: u64,
 }
 
 /// The meaning of a message.

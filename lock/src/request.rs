@@ -23,7 +23,8 @@ use crate::options::Replicas;
 ///
 /// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): the
 ///   server did not answer within the command timeout, counted for each attempt. What an attempt without an answer may
-///   have left is removed, which the server sees before anything else that this client sends for the lock.
+///   have left is removed, which the server sees before anything else that this client sends for the lock. The first
+///   waiter of a process asks for all: those behind it that want the same fail with it, as `Unavailable`.
 /// * [`ErrorKind::NotReplicated`](crate::ErrorKind::NotReplicated): too few replicas confirmed it.
 /// * [`ErrorKind::WrongType`](crate::ErrorKind::WrongType), [`ErrorKind::NoExpiry`](crate::ErrorKind::NoExpiry): what the
 ///   key holds will not go away by waiting.

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::hold::{Granted, Hold, OwnerHolds};
 use super::queue::{Place, Turn, Wake};
 use super::release;
+use super::stand_back::stand_back;
 use super::work_queue::Unfinished;
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas, Terms};
@@ -25,6 +26,10 @@ use crate::state::waiters::{Claim, Closed};
 /// Beyond the remaining lease of the holder, 1 ms and up to as many more pass before the next attempt: waiters of many
 /// processes all know the same end.
 const SPREAD_MS: u64 = 4;
+
+/// Attempts of a waiter that would hear of a release, while one holder goes on renewing a short lease, become as rare as
+/// this.
+const RARE: Duration = Duration::from_secs(1);
 
 /// Pause between attempts at a lock that is where its slot is being moved to: messages from there do not arrive before the
 /// slot has moved.
@@ -50,11 +55,41 @@ pub(crate) enum Wait {
     Endless,
 }
 
+impl Wait {
+    /// At most `time`. No time to wait leaves one attempt.
+    pub(crate) const fn at_most(time: Duration) -> Self {
+        if time.is_zero() {
+            Self::None
+        } else {
+            Self::For(time)
+        }
+    }
+}
+
 /// The result of an attempt.
 enum Attempted {
     Granted(Arc<Hold>),
-    /// Others have it: the next attempt is due after this long, if nothing is heard before.
-    Held(Duration),
+    /// Others have it.
+    Held(HeldFor),
+}
+
+/// For how long others have the lock.
+struct HeldFor {
+    /// The next attempt is due then, if there is no message before.
+    time: Duration,
+    /// Whether there is a message at a release: not while the server grants nothing because it was restarted, nor while the
+    /// slot is migrating.
+    announced: bool,
+}
+
+impl HeldFor {
+    /// The server was restarted and grants nothing for this long.
+    const fn restarted(time: Duration) -> Self {
+        Self {
+            time,
+            announced: false,
+        }
+    }
 }
 
 /// Takes the lock, or returns `None` when the time to wait is over.
@@ -87,25 +122,41 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
         return Ok(None);
     };
     let id = context.next_hold();
-    let mut at_once = true;
+    let is_time_up = || until.is_some_and(|until| until <= Instant::now());
+    let mut asked = false;
+    let mut shortest_pause = Duration::ZERO;
     loop {
         match place.turn(until).await? {
+            // The first attempt is made in any case; another one would take another command timeout.
+            Turn::Mine if asked && is_time_up() => return Ok(None),
             Turn::Mine => {}
             Turn::TimeUp => return Ok(None),
             Turn::Nested(hold) if nest(request, &hold)? => return Ok(Some(hold)),
             Turn::Nested(_) => continue,
         }
-        if !matches!(request.wait, Wait::None) {
-            place.give_way().await;
-        }
-        let ttl = match attempt(request, &mut place, id, at_once).await? {
-            Attempted::Granted(hold) => return Ok(Some(hold)),
-            Attempted::Held(ttl) => ttl,
-        };
-        at_once = false;
-        if matches!(request.wait, Wait::None) || !wait(request, &mut place, ttl, until).await? {
+        if !stand_back(request, &place, until).await? {
             return Ok(None);
         }
+        let held = match attempt(request, &mut place, id).await {
+            Ok(Attempted::Granted(hold)) => return Ok(Some(hold)),
+            Ok(Attempted::Held(held)) => held,
+            Err(error) => {
+                place.fail_others(terms.replicas, &error);
+                return Err(error);
+            }
+        };
+        asked = true;
+        let is_over = matches!(request.wait, Wait::None) || is_time_up();
+        if is_over {
+            return Ok(None);
+        }
+        let pause = pause(request, &place, &held, shortest_pause);
+        shortest_pause = match wait(request, &mut place, pause, until).await? {
+            Waited::Heard => Duration::ZERO,
+            // Renewed, most likely: a holder that died would be found at the first attempt after its lease.
+            Waited::Unheard => (pause * 2).min(RARE),
+            Waited::TimeUp => return Ok(None),
+        };
     }
 }
 
@@ -115,6 +166,7 @@ fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> 
     let claim = Claim {
         access: request.protocol.access,
         owner: request.owner.as_ref().map(|owner| owner.number()),
+        replicas: request.terms.replicas,
     };
     Ok(match request.wait {
         Wait::None => Place::enter_if_free(context, name, claim)?.map(|place| (place, None)),
@@ -127,41 +179,56 @@ fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> 
     })
 }
 
-/// Waits until the lock, which others hold for `ttl`, may be free. Returns false if the time to wait was over first.
+/// How long to wait for a message before the next attempt.
+fn pause(request: &Request, place: &Place, held: &HeldFor, shortest: Duration) -> Duration {
+    let jitter = request.context.jitter.below(SPREAD_MS);
+    let at_end = held.time + Duration::from_millis(1 + jitter);
+    // A holder with a lease of a year may release it unheard: ask again every lease of ours.
+    let longest = request.terms.lease;
+    if held.announced && place.is_subscribed() {
+        at_end.min(longest.max(RARE)).max(shortest)
+    } else {
+        at_end.min(longest)
+    }
+}
+
+/// Why a wait ended.
+enum Waited {
+    /// By a message, or by a subscription before which messages may have been missed.
+    Heard,
+    /// By the time for the next attempt.
+    Unheard,
+    TimeUp,
+}
+
+/// Waits until the lock, which others hold, may be free: for a message, at most for `pause`.
 async fn wait(
     request: &Request,
     place: &mut Place,
-    ttl: Duration,
+    pause: Duration,
     until: Option<Instant>,
-) -> Result<bool, Error> {
-    let jitter = request.context.jitter.below(SPREAD_MS);
-    // A holder with a lease of a year may release it unheard: ask again every lease of ours.
-    let pause = ttl.min(request.terms.lease) + Duration::from_millis(1 + jitter);
+) -> Result<Waited, Error> {
     let free_at = Instant::now() + pause;
     loop {
         match place.wait(free_at, until).await? {
             Wake::Channel(SubscriptionEvent::Message(message))
                 if (request.protocol.on_message)(&message) == Heard::Ignore => {}
             // After a fresh subscription, or without one, messages may have been missed.
-            Wake::Channel(_) | Wake::Due => return Ok(true),
-            Wake::TimeUp => return Ok(false),
+            Wake::Channel(_) => return Ok(Waited::Heard),
+            Wake::Due => return Ok(Waited::Unheard),
+            Wake::TimeUp => return Ok(Waited::TimeUp),
         }
     }
 }
 
 /// One attempt at the server.
-async fn attempt(
-    request: &Request,
-    place: &mut Place,
-    id: HoldId,
-    at_once: bool,
-) -> Result<Attempted, Error> {
+async fn attempt(request: &Request, place: &mut Place, id: HoldId) -> Result<Attempted, Error> {
     let Request {
         context, protocol, ..
     } = request;
     let deadline = Instant::now() + context.config.command_timeout;
     if let Some(left) = restart_grace(request, deadline).await? {
-        return Ok(Attempted::Held(left));
+        return Ok(Attempted::Held(HeldFor::restarted(left)));
     }
     // Dropped before the place: the release leaves before the next waiter here is woken.
     let mut open = OpenAttempt::new(request, id);
@@ -188,8 +255,16 @@ async fn attempt(
         }
         Some(Answer::Held(ttl)) => {
             open.settle();
+            let now = Instant::now();
+            let messages = place.new_messages();
+            context
+                .fairness()
+                .met(request.name.hash(), now + ttl, messages, now);
             let longest = if migrating { WHILE_MIGRATING } else { ttl };
-            return Ok(Attempted::Held(ttl.min(longest)));
+            return Ok(Attempted::Held(HeldFor {
+                time: ttl.min(longest),
+                announced: !migrating,
+            }));
         }
         None => return Err(Error::unexpected(&value)),
     };
@@ -198,7 +273,7 @@ async fn attempt(
     }
     // The server may have been restarted between the question and the grant. The attempt is still open.
     if let Some(left) = restart_grace(request, deadline).await? {
-        return Ok(Attempted::Held(left));
+        return Ok(Attempted::Held(HeldFor::restarted(left)));
     }
     let since = Now {
         monotonic: reply.evaluated.sent,
@@ -208,7 +283,7 @@ async fn attempt(
     // If the locks were shut down meanwhile, the attempt is still open.
     place.grant(&hold)?;
     open.settle();
-    begin(request, &hold, at_once, since.monotonic);
+    begin(request, &hold, since.monotonic);
     Ok(Attempted::Granted(hold))
 }
 
@@ -241,11 +316,10 @@ fn hold(
 }
 
 /// `hold` begins: it counts for fairness, nests for its owner, and is renewed.
-fn begin(request: &Request, hold: &Arc<Hold>, at_once: bool, sent: Instant) {
+fn begin(request: &Request, hold: &Arc<Hold>, sent: Instant) {
     let Request { context, name, .. } = request;
-    context
-        .fairness()
-        .granted(name.hash(), at_once, sent.elapsed());
+    let token = hold.token.map_or(0, FencingToken::as_u64);
+    context.fairness().granted(name.hash(), token);
     if let Some(owner) = &request.owner {
         owner.remember(hold);
     }

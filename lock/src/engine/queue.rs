@@ -13,6 +13,7 @@ use super::context::Context;
 use super::hold::Hold;
 use super::release;
 use crate::error::Error;
+use crate::options::Replicas;
 use crate::state::names::Name;
 use crate::state::waiters::{Claim, Closed, Position};
 
@@ -24,6 +25,8 @@ pub(crate) struct Place {
     ticket: Option<u64>,
     /// Hears of releases elsewhere, while this is the head and needed it.
     subscription: Option<Subscription>,
+    /// Messages that were counted.
+    messages: u64,
 }
 
 /// Whose turn it is.
@@ -75,6 +78,7 @@ impl Place {
             name: Arc::clone(name),
             ticket: Some(ticket),
             subscription: None,
+            messages: 0,
         }
     }
 
@@ -85,9 +89,12 @@ impl Place {
             loop {
                 let check_at = match position(&self.context, &self.name, self.ticket, cx) {
                     Position::Free => return Poll::Ready(Ok(Turn::Mine)),
-                    Position::Nested(hold) => return Poll::Ready(Ok(Turn::Nested(hold))),
+                    Position::Failed(error) => return Poll::Ready(Err(error)),
                     Position::Closed => return Poll::Ready(Err(Error::closed())),
                     Position::Queued => None,
+                    // Released, but still in the table: its removal wakes this waiter.
+                    Position::Nested(hold) if hold.state().is_released() => None,
+                    Position::Nested(hold) => return Poll::Ready(Ok(Turn::Nested(hold))),
                     Position::Behind(hold) => {
                         // A guard that outlives its lease keeps no waiter back.
                         if release::check(&self.context.registry, &hold).is_some() {
@@ -125,14 +132,16 @@ impl Place {
             name,
             ticket,
             subscription,
+            messages,
         } = self;
         let subscription = match subscription {
             Some(known) => known,
             none => {
                 let known = context.registry.table.take_subscription(name);
-                none.insert(
-                    known.unwrap_or_else(|| context.client.subscribe(name.channel().as_bytes())),
-                )
+                let subscription =
+                    known.unwrap_or_else(|| context.client.subscribe(name.channel().as_bytes()));
+                *messages = subscription.received();
+                none.insert(subscription)
             }
         };
         let mut event = pin!(subscription.next());
@@ -157,12 +166,40 @@ impl Place {
         .await
     }
 
-    /// Pauses if this process took the lock from itself often enough while others wait for it.
-    pub(crate) async fn give_way(&self) {
-        let pause = self.context.fairness().pause(self.name.hash());
-        if let Some(pause) = pause {
-            tokio::time::sleep(pause).await;
+    /// Whether releases elsewhere are heard here.
+    pub(crate) fn is_subscribed(&self) -> bool {
+        let subscription = self.subscription.as_ref();
+        subscription.is_some_and(Subscription::is_confirmed)
+    }
+
+    /// Messages since this was asked for last.
+    pub(crate) fn new_messages(&mut self) -> u64 {
+        let known = self.messages;
+        if let Some(subscription) = &self.subscription {
+            self.messages = subscription.received();
         }
+        self.messages - known
+    }
+
+    /// Pauses until `at`.
+    pub(crate) async fn pause(&self, at: Instant) -> Result<(), Error> {
+        let mut alarm = pin!(None);
+        poll_fn(|cx| {
+            if matches!(
+                position(&self.context, &self.name, self.ticket, cx),
+                Position::Closed
+            ) {
+                return Poll::Ready(Err(Error::closed()));
+            }
+            poll_alarm(alarm.as_mut(), at, cx).map(Ok)
+        })
+        .await
+    }
+
+    /// The attempt of this place failed: tells the waiters behind it whose attempts would fail like it.
+    pub(crate) fn fail_others(&self, replicas: Replicas, error: &Error) {
+        let table = &self.context.registry.table;
+        table.fail(&self.name, replicas, error);
     }
 
     /// The lock was granted: the place becomes `hold`, and the next waiter here the head.
@@ -197,7 +234,7 @@ fn position(
     name: &Arc<Name>,
     ticket: Option<u64>,
     cx: &TaskContext<'_>,
-) -> Position<Arc<Hold>> {
+) -> Position<Arc<Hold>, Error> {
     ticket.map_or(Position::Closed, |ticket| {
         context.registry.table.position(name, ticket, cx.waker())
     })

@@ -303,8 +303,9 @@ fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {
 fn read(context: &Context, hold: &Hold, value: &Value, subscribed: bool) -> Option<Ended> {
     let ended = (hold.protocol.read_release)(value)?;
     if let Ended::Released { receivers } = ended {
-        let others = receivers > u64::from(subscribed);
-        context.fairness().released(hold.name.hash(), others);
+        let others = receivers.saturating_sub(u64::from(subscribed));
+        let now = Instant::now();
+        context.fairness().released(hold.name.hash(), others, now);
     }
     Some(ended)
 }

@@ -7,11 +7,13 @@ use leasehold_cluster::Subscription;
 
 use super::hold::Hold;
 use super::sync::lock;
+use crate::error::Error;
+use crate::options::Replicas;
 use crate::state::names::Name;
 use crate::state::waiters::{Claim, Closed, Held, Position, Waiters};
 
 #[derive(Debug)]
-pub(crate) struct Table(Mutex<Waiters<Arc<Hold>, Subscription>>);
+pub(crate) struct Table(Mutex<Waiters<Arc<Hold>, Subscription, Error>>);
 
 impl Table {
     pub(crate) fn new() -> Self {
@@ -38,7 +40,7 @@ impl Table {
         name: &Arc<Name>,
         ticket: u64,
         waker: &Waker,
-    ) -> Position<Arc<Hold>> {
+    ) -> Position<Arc<Hold>, Error> {
         lock(&self.0).position(name, ticket, waker)
     }
 
@@ -52,6 +54,7 @@ impl Table {
         let claim = Claim {
             access: hold.protocol.access,
             owner: hold.owner.as_ref().map(|owner| owner.number()),
+            replicas: hold.terms.replicas,
         };
         let held = Held {
             number: hold.id.number(),
@@ -61,6 +64,15 @@ impl Table {
         let after = lock(&self.0).grant(&hold.name, ticket, held, subscription)?;
         after.run();
         Ok(())
+    }
+
+    /// See [`Waiters::fail`]. Nothing happens if `error` concerns only the attempt that failed with it.
+    pub(crate) fn fail(&self, name: &Arc<Name>, replicas: Replicas, error: &Error) {
+        let Some(shared) = error.of_waiters_behind() else {
+            return;
+        };
+        let after = lock(&self.0).fail(name, replicas, || shared.copied());
+        after.run();
     }
 
     /// See [`Waiters::leave`].

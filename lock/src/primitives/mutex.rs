@@ -17,8 +17,10 @@ use crate::state::names::Name;
 /// A handle to a named lock. Creating it does no I/O; cloning is cheap.
 ///
 /// It is held by one at a time, over all processes. Waiters of one process are served in the order they asked. Between
-/// processes the first to ask after a release gets it, but a process that passed it on inside 32 times in a row leaves it
-/// to others for a moment.
+/// processes the first to ask after a release gets it. A process that has had it some times in a row (as often as others in
+/// their last turn, at most 32 times) while others want it stands back: it leaves the lock free until another holder was
+/// seen, for at most 250 ms. Others are known if they wait, or were seen to hold it of late; a
+/// [`try_lock`](Self::try_lock) that finds the lock taken leaves no trace.
 ///
 /// It is not re-entrant: a second lock waits for the first, as with Tokio's mutex. [`Locks::owner`](crate::Locks::owner)
 /// makes locks that nest.
@@ -64,7 +66,8 @@ impl Mutex {
     /// Takes the lock if it is free, in one round trip.
     ///
     /// `None` if others hold it; at once and without asking the server while this process holds it or is already waiting
-    /// for it.
+    /// for it. `None` as well while this process stands back for others (see [`Mutex`]): then the round trip goes to the
+    /// question whether another one has had the lock.
     ///
     /// # Errors
     ///
@@ -75,14 +78,14 @@ impl Mutex {
 
     /// Takes the lock, waiting for at most `time`; `None` when that is over.
     ///
-    /// With no time to wait there is still one attempt, unless others here are ahead. When the server does not answer, it
-    /// takes up to one command timeout longer.
+    /// When the server does not answer, it takes up to one command timeout longer. With no time to wait it is
+    /// [`try_lock`](Self::try_lock): one attempt and no subscription.
     ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
     pub fn try_lock_for(&self, time: Duration) -> TryAcquire {
-        Acquire::new(self.request(Wait::For(time)))
+        Acquire::new(self.request(Wait::at_most(time)))
     }
 
     /// The present holder, if there is one.

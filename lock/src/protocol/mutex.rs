@@ -7,7 +7,7 @@ use leasehold_cluster::Script;
 use leasehold_resp::Value;
 
 use super::call::Call;
-use super::{Answer, Attempt, End, Ended, Heard, Protocol, Renewal, Renewed};
+use super::{Answer, Attempt, End, Ended, Heard, Look, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::names::{Layout, Name};
 use crate::state::token::FencingToken;
@@ -29,6 +29,8 @@ pub(crate) static MUTEX: Protocol = Protocol {
     release,
     read_release,
     withdraw: release,
+    look,
+    read_look,
     on_message,
 };
 
@@ -50,6 +52,7 @@ static ACQUIRE_ALONE: LazyLock<Script> =
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/release.lua")));
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/renew.lua")));
 static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/inspect.lua")));
+static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/look.lua")));
 static FORCE_UNLOCK: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("mutex/force_unlock.lua")));
 
@@ -136,6 +139,18 @@ pub(crate) fn read_inspect(reply: &Value) -> Option<Option<Inspected>> {
         })),
         _ => None,
     }
+}
+
+fn look<'a>(look: &Look<'a>) -> Call<'a> {
+    let mut call = Call::new(&LOOK);
+    call.key(look.name.key())
+        .key(look.name.derived(COUNTER))
+        .arg(look.token);
+    call
+}
+
+fn read_look(reply: &Value) -> bool {
+    reply.as_int() == Some(1)
 }
 
 /// Removes the lock from its holder; 1 if it was held.

@@ -154,6 +154,11 @@ impl HoldState {
         self.terms.next_lease(self.since.monotonic, now.monotonic)
     }
 
+    /// Whether its last guard is gone.
+    pub(crate) const fn is_released(&self) -> bool {
+        self.guards == 0
+    }
+
     pub(crate) const fn deadline(&self) -> Deadline {
         self.deadline
     }

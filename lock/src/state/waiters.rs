@@ -8,24 +8,25 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::names::Name;
+use crate::options::Replicas;
 
-/// All entries. `H` is a hold, `S` a subscription to the channel of releases.
+/// All entries. `H` is a hold, `S` a subscription to the channel of releases, `F` a failure that concerns waiters.
 #[derive(Debug)]
-pub(crate) struct Waiters<H, S> {
-    entries: HashMap<Arc<Name>, Entry<H, S>>,
+pub(crate) struct Waiters<H, S, F> {
+    entries: HashMap<Arc<Name>, Entry<H, S, F>>,
     next_ticket: u64,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry<H, S> {
+struct Entry<H, S, F> {
     /// The holds of this process, until they end. Some may have run out unnoticed: only the caller knows the time.
     held: Holds<H>,
     /// The waiter that contends at the server. Apart from the rest, so that a lock without other waiters needs no queue on
     /// the heap.
-    head: Option<Waiter>,
+    head: Option<Waiter<F>>,
     /// The other waiters, first come first served, by ascending tickets.
-    rest: VecDeque<Waiter>,
+    rest: VecDeque<Waiter<F>>,
     /// Kept for the next head while this one does not need it: subscribing anew would cost a round trip.
     subscription: Option<S>,
 }
@@ -61,6 +62,8 @@ pub(crate) struct Claim {
     pub(crate) access: Access,
     /// The owner whose holds nest with it.
     pub(crate) owner: Option<u64>,
+    /// The replicas that must confirm it: attempts that differ in this fail for different reasons.
+    pub(crate) replicas: Replicas,
 }
 
 /// A hold of this process.
@@ -73,15 +76,17 @@ pub(crate) struct Held<H> {
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct Waiter<F> {
     ticket: u64,
     claim: Claim,
     waker: Option<Waker>,
+    /// The failure of an attempt ahead that concerns this waiter as well.
+    failure: Option<F>,
 }
 
 /// The position of a waiter. It is woken when that changes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Position<H> {
+pub(crate) enum Position<H, F> {
     /// Other waiters are ahead.
     Queued,
     /// It is the head, but this hold of the process excludes it, unless that hold has run out.
@@ -90,6 +95,8 @@ pub(crate) enum Position<H> {
     Free,
     /// Its own owner has this hold.
     Nested(H),
+    /// The attempt of a waiter ahead failed for a reason that concerns this one too.
+    Failed(F),
     /// There are no more locks.
     Closed,
 }
@@ -114,7 +121,7 @@ impl Access {
     }
 }
 
-impl<H: Clone, S> Waiters<H, S> {
+impl<H: Clone, S, F> Waiters<H, S, F> {
     pub(crate) fn new() -> Self {
         Self {
             entries: HashMap::new(),
@@ -134,6 +141,7 @@ impl<H: Clone, S> Waiters<H, S> {
             ticket,
             claim,
             waker: None,
+            failure: None,
         };
         match self.entries.get_mut(name) {
             Some(entry) if entry.head.is_none() => entry.head = Some(waiter),
@@ -169,7 +177,12 @@ impl<H: Clone, S> Waiters<H, S> {
     }
 
     /// The position of the waiter with this ticket. `waker` is woken when it should be asked for again.
-    pub(crate) fn position(&mut self, name: &Arc<Name>, ticket: u64, waker: &Waker) -> Position<H> {
+    pub(crate) fn position(
+        &mut self,
+        name: &Arc<Name>,
+        ticket: u64,
+        waker: &Waker,
+    ) -> Position<H, F> {
         // A ticket keeps its entry, so there always is one.
         let Some(entry) = self.entries.get_mut(name).filter(|_| !self.closed) else {
             return Position::Closed;
@@ -184,15 +197,19 @@ impl<H: Clone, S> Waiters<H, S> {
                 Err(_) => return Position::Closed,
             },
         };
+        if let Some(failure) = waiter.failure.take() {
+            return Position::Failed(failure);
+        }
+        // The head is woken for the end of the entry too, even where nothing is in its way now; and a hold to nest with may
+        // be ending.
+        match &mut waiter.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
         let owner = waiter.claim.owner;
         let nests = |held: &&Held<H>| owner.is_some() && held.claim.owner == owner;
         if let Some(held) = entry.held.iter().find(nests) {
             return Position::Nested(held.hold.clone());
-        }
-        // The head is woken for the end of the entry too, even where nothing is in its way now.
-        match &mut waiter.waker {
-            Some(known) => known.clone_from(waker),
-            none => *none = Some(waker.clone()),
         }
         let excluding = entry.held.excluding(waiter.claim).next();
         match excluding {
@@ -234,6 +251,28 @@ impl<H: Clone, S> Waiters<H, S> {
             wakers,
             subscription: None,
         })
+    }
+
+    /// The attempt of the head failed for a reason that concerns all who would make the same one: they need not find out one
+    /// after another.
+    pub(crate) fn fail(
+        &mut self,
+        name: &Arc<Name>,
+        replicas: Replicas,
+        failure: impl Fn() -> F,
+    ) -> After<S> {
+        let mut wakers = Vec::new();
+        let rest = self.entries.get_mut(name).map(|entry| &mut entry.rest);
+        for waiter in rest.into_iter().flatten() {
+            if waiter.claim.replicas == replicas {
+                waiter.failure = Some(failure());
+                wakers.extend(waiter.waker.take());
+            }
+        }
+        After {
+            wakers,
+            subscription: None,
+        }
     }
 
     /// Leaves the queue from any position; the next one moves up.
@@ -324,7 +363,7 @@ impl<H: Clone, S> Waiters<H, S> {
     }
 }
 
-impl<H, S> Entry<H, S> {
+impl<H, S, F> Entry<H, S, F> {
     /// Takes the waiter out of the queue. Returns the waker of a waiter that became the head.
     fn depart(&mut self, ticket: u64) -> Option<Waker> {
         if self.head.as_ref().is_some_and(|head| head.ticket == ticket) {

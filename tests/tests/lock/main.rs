@@ -24,4 +24,6 @@ mod support;
 mod tls_cluster;
 #[cfg(feature = "tls")]
 mod tls_sentinel;
+mod waiting_bounds;
+mod waiting_fairness;
 mod waiting_wakeups;

@@ -9,7 +9,8 @@ const LAYOUT: Layout = Layout {
     keys: &[],
 };
 
-type Table = Waiters<u64, &'static str>;
+type Table = Waiters<u64, &'static str, &'static str>;
+type Seen = Position<u64, &'static str>;
 
 /// Counts how often it is woken.
 #[derive(Default)]
@@ -40,6 +41,7 @@ const fn claim(owner: Option<u64>) -> Claim {
     Claim {
         access: Access::Exclusive,
         owner,
+        replicas: Replicas::None,
     }
 }
 
@@ -51,7 +53,7 @@ fn held(number: u64, owner: Option<u64>) -> Held<u64> {
     }
 }
 
-fn look(table: &mut Table, name: &Arc<Name>, ticket: u64) -> Position<u64> {
+fn look(table: &mut Table, name: &Arc<Name>, ticket: u64) -> Seen {
     table.position(name, ticket, Waker::noop())
 }
 
@@ -236,11 +238,53 @@ fn shutdown_wakes_everybody_and_lets_nobody_in() {
 }
 
 #[test]
+fn the_failure_of_the_head_reaches_all_who_would_fail_like_it() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let safe = Claim {
+        replicas: Replicas::All,
+        ..claim(None)
+    };
+    let head = table.enter(&a, claim(None)).unwrap();
+    let same = table.enter(&a, claim(None)).unwrap();
+    let other = table.enter(&a, safe).unwrap();
+    let (counter, waker) = Counter::new();
+    let (unconcerned, other_waker) = Counter::new();
+    assert_eq!(table.position(&a, same, &waker), Position::Queued);
+    assert_eq!(table.position(&a, other, &other_waker), Position::Queued);
+    table.fail(&a, Replicas::None, || "down").run();
+    assert_eq!((counter.wakes(), unconcerned.wakes()), (1, 0));
+    assert_eq!(look(&mut table, &a, head), Position::Free, "it knows");
+    assert_eq!(look(&mut table, &a, same), Position::Failed("down"));
+    table.leave(&a, head, None).run();
+    table.leave(&a, same, None).run();
+    assert_eq!(look(&mut table, &a, other), Position::Free);
+    table.leave(&a, other, None).run();
+    assert!(table.entries.is_empty());
+}
+
+/// The last guard may be gone while its hold is still in the table.
+#[test]
+fn a_waiter_that_finds_a_hold_to_nest_with_is_woken_by_its_end() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table.enter(&a, claim(Some(7))).unwrap();
+    table
+        .grant(&a, first, held(1, Some(7)), None)
+        .unwrap()
+        .run();
+    let next = table.enter(&a, claim(Some(7))).unwrap();
+    let (counter, waker) = Counter::new();
+    assert_eq!(table.position(&a, next, &waker), Position::Nested(1));
+    table.end(&a, 1).run();
+    assert_eq!(counter.wakes(), 1);
+    assert_eq!(look(&mut table, &a, next), Position::Free);
+}
+
+#[test]
 fn shared_holders_enter_together_and_an_exclusive_one_waits_for_all_of_them() {
     let (mut table, a) = (Table::new(), name("a"));
     let wants = |access| Claim {
         access,
-        owner: None,
+        ..claim(None)
     };
     let has = |number, access| Held {
         number,
@@ -283,7 +327,7 @@ fn counted_holders_do_not_exclude_each_other_here() {
     let (mut table, a) = (Table::new(), name("a"));
     let permit = Claim {
         access: Access::Counted,
-        owner: None,
+        ..claim(None)
     };
     for number in 1..=3 {
         let ticket = table.enter_if_free(&a, permit, |_| true).unwrap();
@@ -315,7 +359,7 @@ fn no_wake_up_is_ever_lost() {
     for _ in 0..200 {
         let (mut table, a) = (Table::new(), name("a"));
         // Ticket, counter, its value and the position at the last look.
-        let mut line: Vec<(u64, Arc<Counter>, usize, Position<u64>)> = Vec::new();
+        let mut line: Vec<(u64, Arc<Counter>, usize, Seen)> = Vec::new();
         let mut holding: Option<u64> = None;
         let mut number = 0;
         for _ in 0..100 {

@@ -1,0 +1,225 @@
+//! Bounds of waiting: of one call, of all calls behind a server that is down, and of the commands that they cost.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, Locks};
+use leasehold_testkit::{Accept, Proxy, Raw, Server, calls};
+
+use crate::support::{listeners, locks, ms, scripts_run, until, within};
+
+/// Passes in a row after which a process stands back for others.
+const PASSES: usize = 32;
+
+/// Locks with a command timeout of their own.
+async fn impatient(url: String, timeout: Duration) -> Locks {
+    let builder = Locks::builder(url).command_timeout(timeout);
+    builder.connect().await.expect("the server is up")
+}
+
+/// A connection that is subscribed to the lock `a` and never takes it.
+async fn idle_subscriber(server: &Server) -> Raw {
+    let mut subscriber = server.raw().await;
+    subscriber
+        .cmd(&["SUBSCRIBE", "redisson_lock__channel:{a}"])
+        .await;
+    subscriber
+}
+
+#[tokio::test]
+async fn a_dead_server_fails_all_waiters_of_a_process_together() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let locks = impatient(proxy.url(), ms(1_000)).await;
+    proxy.blackhole();
+    let began = Instant::now();
+    let waiters: Vec<_> = (0..12)
+        .map(|n| {
+            let mutex = locks.mutex("a");
+            tokio::spawn(async move {
+                if n % 3 == 1 {
+                    let tried = mutex.try_lock_for(Duration::from_secs(60)).await;
+                    tried.map(drop)
+                } else {
+                    mutex.lock().await.map(drop)
+                }
+            })
+        })
+        .collect();
+    for waiter in waiters {
+        let error = within("a waiter", waiter).await.unwrap().unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown),
+            "{error}"
+        );
+        assert_eq!(error.key(), "a");
+    }
+    // One after another they would take 12 s.
+    assert!(
+        began.elapsed() < ms(5_000),
+        "the last one failed after {:?}",
+        began.elapsed()
+    );
+    proxy.reset_all();
+    proxy.heal();
+    until("the lock is granted again", async || {
+        let taken = locks.mutex("a").lock().await;
+        taken.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bounded_wait_takes_its_time_and_one_command_timeout_at_most() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let locks = impatient(proxy.url(), ms(4_000)).await;
+    let mut raw = server.raw().await;
+    // Writes wait, handshakes do not: the connection comes back, late, to a server that answers no script.
+    assert!(
+        raw.cmd(&["CLIENT", "PAUSE", "20000", "WRITE"])
+            .await
+            .is_ok()
+    );
+    proxy.accept(Accept::Refuse);
+    proxy.reset_all();
+    let began = Instant::now();
+    let mutex = locks.mutex("a");
+    let tried = tokio::spawn(mutex.try_lock_for(ms(10)).into_future());
+    tokio::time::sleep(ms(1_500)).await;
+    proxy.accept(Accept::Forward);
+    let error = within("the attempt", tried).await.unwrap().unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown),
+        "{error}"
+    );
+    assert!(
+        began.elapsed() < ms(5_000),
+        "10 ms and one command timeout of 4 s took {:?}",
+        began.elapsed()
+    );
+    assert!(raw.cmd(&["CLIENT", "UNPAUSE"]).await.is_ok());
+}
+
+#[tokio::test]
+async fn no_time_to_wait_costs_one_attempt_and_no_subscription() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    let lease = Duration::from_secs(60);
+    let held = theirs.mutex("a").lock().lease(lease).await.unwrap();
+    raw.cmd(&["CONFIG", "RESETSTAT"]).await;
+    for _ in 0..20 {
+        let tried = ours.mutex("a").try_lock_for(Duration::ZERO).await;
+        assert!(tried.unwrap().is_none());
+    }
+    assert_eq!(scripts_run(&mut raw).await, 20);
+
+    let here = ours.mutex("b").lock().lease(lease).await.unwrap();
+    let before = scripts_run(&mut raw).await;
+    for _ in 0..20 {
+        let tried = ours.mutex("b").try_lock_for(Duration::ZERO).await;
+        assert!(tried.unwrap().is_none());
+    }
+    assert_eq!(
+        scripts_run(&mut raw).await,
+        before,
+        "what is held here costs the server nothing"
+    );
+    for command in ["subscribe", "unsubscribe"] {
+        assert_eq!(calls(&mut raw, command).await, 0, "{command}");
+    }
+    drop((held, here));
+}
+
+#[tokio::test]
+async fn a_slow_grant_holds_up_no_later_call_beyond_its_time() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let _subscriber = idle_subscriber(&server).await;
+    let locks = locks(&server).await;
+    let mutex = locks.mutex("a");
+    for _ in 1..PASSES {
+        mutex.lock().await.unwrap().release().await.unwrap();
+    }
+    assert!(raw.cmd(&["CLIENT", "PAUSE", "3000", "WRITE"]).await.is_ok());
+    let slow = mutex.lock().await.unwrap();
+    slow.release().await.unwrap();
+
+    let began = Instant::now();
+    let tried = mutex.try_lock_for(ms(100)).await.unwrap();
+    let took = began.elapsed();
+    assert!(took < ms(1_500), "100 ms took {took:?}");
+    drop(tried);
+    let began = Instant::now();
+    drop(mutex.lock().await.unwrap());
+    let took = began.elapsed();
+    assert!(took < ms(1_500), "a free lock took {took:?}");
+}
+
+#[tokio::test]
+async fn standing_back_ends_at_a_shutdown() {
+    let server = Server::start().await;
+    let _subscriber = idle_subscriber(&server).await;
+    for _ in 0..5 {
+        let locks = locks(&server).await;
+        let mutex = locks.mutex("a");
+        for _ in 0..PASSES {
+            mutex.lock().await.unwrap().release().await.unwrap();
+        }
+        let waiter = tokio::spawn(mutex.lock().into_future());
+        tokio::time::sleep(ms(20)).await;
+        locks.shutdown().await.unwrap();
+        match within("the waiter", waiter).await.unwrap() {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Closed),
+            Ok(guard) => assert!(!guard.is_held(), "granted before the shutdown"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_subscribed_asks_no_more_than_about_once_a_second() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    // Its own lease is short, the holder's is long.
+    let held = theirs
+        .mutex("a")
+        .lock()
+        .lease(Duration::from_secs(60))
+        .await
+        .unwrap();
+    let waiter = tokio::spawn(ours.mutex("a").lock().lease(ms(10)).into_future());
+    until("the waiter", async || listeners(&mut raw, "a").await == 1).await;
+    raw.cmd(&["CONFIG", "RESETSTAT"]).await;
+    tokio::time::sleep(ms(3_000)).await;
+    let asked = scripts_run(&mut raw).await;
+    assert!(asked <= 5, "{asked} attempts in 3 s");
+    drop(held);
+    // A lease of 10 ms may be over before the answer is here.
+    let _ = within("the wake-up", waiter).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_short_lease_that_is_renewed_is_asked_for_less_and_less() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let ours = locks(&server).await;
+    raw.cmd(&["HSET", "a", "other:1", "1"]).await;
+    raw.cmd(&["PEXPIRE", "a", "200"]).await;
+    let mut renewing = server.raw().await;
+    let renewals = tokio::spawn(async move {
+        loop {
+            renewing.cmd(&["PEXPIRE", "a", "200"]).await;
+            tokio::time::sleep(ms(20)).await;
+        }
+    });
+    let waiter = tokio::spawn(ours.mutex("a").lock().into_future());
+    until("the waiter", async || listeners(&mut raw, "a").await == 1).await;
+    raw.cmd(&["CONFIG", "RESETSTAT"]).await;
+    tokio::time::sleep(ms(5_000)).await;
+    let asked = scripts_run(&mut raw).await;
+    assert!((1..=12).contains(&asked), "{asked} attempts in 5 s");
+    // Without a release: the end of the lease is found all the same.
+    renewals.abort();
+    drop(within("the end of the lease", waiter).await.unwrap());
+}
