@@ -276,6 +276,33 @@ impl Client {
         }
     }
 
+    /// Sends one command to the masters of the map, to `most` of them at most. Returns the answers by the names of their
+    /// nodes; a node that has not answered by `deadline` is left out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take back what was sent.
+    pub async fn ask_masters<E: Encode + ?Sized>(
+        &self,
+        command: &E,
+        most: usize,
+        deadline: Instant,
+    ) -> Vec<(Arc<str>, Result<Value, Error>)> {
+        let mut answers = Vec::new();
+        let map = self.0.map();
+        for node in map.nodes().iter().take(most) {
+            let connection = node.connection();
+            let answer = async {
+                connection.ready(deadline).await?;
+                connection.submit(command).await
+            };
+            if let Ok(answer) = tokio::time::timeout_at(deadline.into(), answer).await {
+                answers.push((Arc::clone(connection.node()), answer));
+            }
+        }
+        answers
+    }
+
     /// How long one command may take.
     #[must_use]
     pub fn command_timeout(&self) -> Duration {

@@ -19,6 +19,7 @@ use crate::primitives::mutex::Mutex;
 use crate::state::deadline::is_good_lease;
 use crate::state::id::ClientId;
 use crate::state::names::is_good_namespace;
+use crate::warning::{self, Warning};
 
 /// The lease of locks that ask for none.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -36,6 +37,7 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Locks {
     context: Arc<Context>,
+    warnings: Arc<[Warning]>,
 }
 
 /// Settings of a [`Locks`], to be connected.
@@ -77,12 +79,13 @@ impl Locks {
     }
 
     /// The locks on `client`, which is connected to `target`.
-    pub(crate) fn over(client: Client, target: Target, config: Config) -> Self {
+    fn over(client: Client, target: Target, config: Config, warnings: Vec<Warning>) -> Self {
         let id = ClientId::random();
         let spawn = worker::spawner(target, config.lease);
         let registry = Registry::new(id.seed().rotate_left(32), spawn);
         Self {
             context: Context::new(client, registry, config, id),
+            warnings: warnings.into(),
         }
     }
 
@@ -104,6 +107,23 @@ impl Locks {
     #[must_use]
     pub fn client_id(&self) -> &str {
         self.context.id()
+    }
+
+    /// Settings of the servers with which locks promise less than they should, as far as this user may ask for them. Empty
+    /// if all is well.
+    ///
+    /// They were read when these locks connected; of a cluster, three masters were asked.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: leasehold::Locks) {
+    /// for warning in locks.warnings() {
+    ///     eprintln!("locks: {warning}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
     }
 
     /// Ends all locking through these locks: waits until what was released is free on the server, then disconnects.
@@ -235,7 +255,8 @@ impl LocksBuilder {
         let client = Client::connect(target.clone())
             .await
             .map_err(Error::from_read)?;
-        Ok(Locks::over(client, target, config))
+        let warnings = warning::of_servers(&client).await;
+        Ok(Locks::over(client, target, config, warnings))
     }
 
     /// The target and the settings, if all of them can be used.

@@ -32,6 +32,7 @@ mod primitives;
 mod protocol;
 mod request;
 mod state;
+mod warning;
 
 pub use client::{Locks, LocksBuilder};
 pub use engine::release::Release;
@@ -46,6 +47,7 @@ pub use request::{Acquire, TryAcquire};
 pub use state::token::FencingToken;
 /// The type of [`Guard::cancellation`].
 pub use tokio_util::sync::CancellationToken;
+pub use warning::Warning;
 
 /// The README's example, which must compile.
 #[cfg(doctest)]

@@ -27,3 +27,4 @@ mod tls_sentinel;
 mod waiting_bounds;
 mod waiting_fairness;
 mod waiting_wakeups;
+mod warnings;
