@@ -192,6 +192,16 @@ async fn a_server_that_dies_during_the_handshake_could_not_be_reached() {
     );
 }
 
+/// Without the feature `tls`, without certificates to trust, or with both: no later attempt can succeed.
+#[tokio::test]
+async fn rediss_to_a_port_without_tls_is_a_setting_and_not_an_outage() {
+    let server = Server::start().await;
+    let url = server.url().replace("redis://", "rediss://");
+    let error = within("a refusal", Locks::connect(url)).await.unwrap_err();
+    assert_says(&error, ErrorKind::Config, &[&server.addr().to_string()]);
+    assert!(!error.to_string().contains("try again"), "{error}");
+}
+
 /// Operations in progress when the server dies end with an error that says so, and work again with
 /// the next server.
 #[tokio::test]

@@ -72,6 +72,7 @@ pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
 }
 
 /// The lock, however long a failover takes.
+#[cfg(feature = "tls")]
 pub(crate) async fn taken(locks: &Locks, name: &str) -> Guard {
     until("the lock is granted", async || {
         locks
