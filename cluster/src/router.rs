@@ -173,7 +173,7 @@ impl Router {
             return;
         }
         // Outside of a runtime there is no task that could wait for the result either.
-        let (Some(router), Ok(runtime)) = (self.itself.upgrade(), Handle::try_current()) else {
+        let Ok(runtime) = Handle::try_current() else {
             return;
         };
         looks.begun += 1;
@@ -182,8 +182,11 @@ impl Router {
         looks.again = false;
         drop(looks);
         // Not made in the task: a runtime that is ending drops that before it ran, and the mark must not stay behind.
-        let look = Look { router, number };
-        spawn(&runtime, async move { look.router.look().await });
+        let look = Look {
+            router: self.itself.clone(),
+            number,
+        };
+        spawn(&runtime, async move { look.run().await });
     }
 
     /// Has the map learned anew until `node` is up or serves nothing any more. The users of what is held there, or
@@ -241,10 +244,8 @@ impl Router {
         self.changed.notify_waiters();
     }
 
-    /// One look for a newer map, as soon as it may begin.
+    /// One look for a newer map.
     async fn look(&self) {
-        let due = self.looks().pacing.next(Instant::now());
-        tokio::time::sleep_until(due.into()).await;
         let effort = {
             let mut looks = self.looks();
             // This look is the one that was asked for meanwhile.
@@ -389,14 +390,34 @@ impl fmt::Debug for Router {
 }
 
 /// A look under way. Dropping it lets the next one begin.
+///
+/// It does not keep the router alive before it begins: looks and searches that ask for each other would do so for ever.
 struct Look {
-    router: Arc<Router>,
+    router: Weak<Router>,
     number: u64,
+}
+
+impl Look {
+    /// Looks as soon as it may.
+    async fn run(&self) {
+        let Some(router) = self.router.upgrade() else {
+            return;
+        };
+        let due = router.looks().pacing.next(Instant::now());
+        drop(router);
+        tokio::time::sleep_until(due.into()).await;
+        if let Some(router) = self.router.upgrade() {
+            router.look().await;
+        }
+    }
 }
 
 impl Drop for Look {
     fn drop(&mut self) {
-        let mut looks = self.router.looks();
+        let Some(router) = self.router.upgrade() else {
+            return;
+        };
+        let mut looks = router.looks();
         // Another one has taken over if this one's runtime was not driven.
         if looks
             .under_way
@@ -408,7 +429,7 @@ impl Drop for Look {
         let again = looks.again;
         drop(looks);
         if again {
-            self.router.refresh();
+            router.refresh();
         }
     }
 }

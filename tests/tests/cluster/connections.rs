@@ -62,42 +62,52 @@ async fn a_closed_client_leaves_no_connection_to_servers_or_sentinels() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_is_closed_during_a_search_leaves_no_connection() {
-    let cluster = Cluster::start().await;
-    let client = client(&format!("{}?client_name=searching", cluster.url())).await;
+async fn a_client_that_is_closed_or_dropped_during_a_search_leaves_no_connection() {
+    let cluster = Cluster::builder().replicas(0).start().await;
     let key = cluster.key_at(0, "k").await;
-    assert_eq!(take(&client, &key, "me", soon()).await.unwrap(), 1);
-    cluster.freeze(0);
-    let waiting = tokio::spawn({
-        let client = client.clone();
-        async move { take(&client, &key, "me", soon()).await }
-    });
-    until("other nodes are asked", async || {
-        let mut open = 0;
-        for node in 1..cluster.len() {
-            open += clients(cluster.raw(node).await, " name=searching ").await;
-        }
-        if open > 0 {
-            Ok(())
+    let open = async || connections_of(&cluster, "searching").await;
+    for closes in [true, false] {
+        let client = client(&format!("{}?client_name=searching", cluster.url())).await;
+        assert_eq!(take(&client, &key, "me", soon()).await.unwrap(), 1);
+        cluster.kill(0);
+        let waiting = tokio::spawn({
+            let (client, key) = (client.clone(), key.clone());
+            async move { take(&client, &key, "me", soon()).await }
+        });
+        until("other nodes are asked", async || {
+            let mut open = 0;
+            for node in [1, 2] {
+                open += clients(cluster.raw(node).await, " name=searching ").await;
+            }
+            if open > 0 {
+                Ok(())
+            } else {
+                Err("not yet".into())
+            }
+        })
+        .await;
+        if closes {
+            client.close();
+            assert!(waiting.await.unwrap().unwrap_err().is_closed());
         } else {
-            Err("not yet".into())
+            waiting.abort();
+            drop(client);
         }
-    })
-    .await;
-    client.close();
-    cluster.thaw(0);
-    drop(waiting.await.unwrap());
-    until("all are closed", async || {
-        let open = connections_of(&cluster, "searching").await;
-        if open.iter().all(|open| *open == 0) {
-            Ok(())
-        } else {
-            Err(format!("{open:?}"))
-        }
-    })
-    .await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(connections_of(&cluster, "searching").await, [0; 6]);
+        cluster.restart(0).await;
+        until("all are closed", async || {
+            let open = open().await;
+            if open.iter().all(|open| *open == 0) {
+                Ok(())
+            } else {
+                Err(format!("{open:?}"))
+            }
+        })
+        .await;
+        // Longer than the pauses of a search.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(open().await, [0; 3]);
+        cluster.wait_until_ok().await;
+    }
 }
 
 /// Valkey 9 can have databases in a cluster. Other servers cannot, and their refusal does not say where the number is from.
