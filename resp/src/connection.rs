@@ -217,6 +217,21 @@ impl Connection {
         self.reply(self.shared().submit(command, Shape::Reply, timeout))
     }
 
+    /// Queues several such commands, which are written together.
+    pub(crate) fn submit_all_alone(
+        &self,
+        commands: &[&(dyn Encode + Sync)],
+        timeout: Duration,
+    ) -> Vec<Reply> {
+        match self.shared().submit_all(commands, timeout) {
+            Ok(ids) => ids
+                .into_iter()
+                .map(|id| Reply::queued(Arc::clone(self.shared()), id))
+                .collect(),
+            Err(refused) => vec![Reply::failed(self.shared().explain(refused))],
+        }
+    }
+
     /// Submits a (un)subscription. The reply is null, once every channel was confirmed; messages reach the observer.
     ///
     /// It has no deadline of its own: a connection whose oldest request has no answer for twice the command timeout ends.

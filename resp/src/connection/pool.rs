@@ -195,34 +195,15 @@ impl Exclusive {
         command: &E,
         timeout: Duration,
     ) -> Result<Value, Error> {
-        if self.spoiled {
-            let detail = "this exclusive connection was given up by an earlier call";
-            return Err(Error::new(
-                ErrorKind::Closed,
-                self.connection.node(),
-                detail,
-            ));
-        }
+        self.check()?;
         self.spoiled = true;
         self.state = self.state.after(command.breaks_sharing());
         let reply = self.connection.submit_alone(command, timeout);
         let outcome = tokio::time::timeout(timeout, reply)
             .await
-            .unwrap_or_else(|_| {
-                Err(Error::new(
-                    ErrorKind::Timeout,
-                    self.connection.node(),
-                    format!("no reply within {timeout:?}"),
-                ))
-            });
+            .unwrap_or_else(|_| Err(self.late(timeout)));
         self.spoiled = matches!(&outcome, Err(error) if error.kind() != ErrorKind::Server);
-        match outcome {
-            // It ended between two calls. For the caller that is one connection of many: trying again may help.
-            Err(error) if error.is_closed() => {
-                Err(Error::not_sent(self.connection.node(), error.detail()))
-            }
-            outcome => outcome,
-        }
+        outcome.map_err(|error| self.ended(error))
     }
 }
 
@@ -239,6 +220,75 @@ impl Exclusive {
     pub fn abandon(mut self) -> Option<ConnectionId> {
         self.spoiled = true;
         self.id()
+    }
+}
+
+impl Exclusive {
+    /// Runs several commands, sent in one write, and returns their replies in order; an error that a server answered
+    /// with is one of them. `timeout` bounds all of them together.
+    ///
+    /// # Errors
+    ///
+    /// The connection ended, or not all replies came in time. See [`call`](Self::call).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection: the commands may have run.
+    pub async fn call_all(
+        &mut self,
+        commands: &[&(dyn Encode + Sync)],
+        timeout: Duration,
+    ) -> Result<Vec<Result<Value, Error>>, Error> {
+        self.check()?;
+        self.spoiled = true;
+        for command in commands {
+            self.state = self.state.after(command.breaks_sharing());
+        }
+        let deadline = Instant::now() + timeout;
+        let mut replies = Vec::with_capacity(commands.len());
+        for reply in self.connection.submit_all_alone(commands, timeout) {
+            let outcome = tokio::time::timeout_at(deadline.into(), reply)
+                .await
+                .unwrap_or_else(|_| Err(self.late(timeout)));
+            match outcome {
+                Err(error) if error.kind() != ErrorKind::Server => return Err(self.ended(error)),
+                outcome => replies.push(outcome),
+            }
+        }
+        self.spoiled = false;
+        Ok(replies)
+    }
+
+    /// Upper bound on the instant at which the server was started; see [`Connection::server_started`].
+    #[must_use]
+    pub fn server_started(&self) -> Option<Instant> {
+        self.connection.server_started()
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.spoiled {
+            let detail = "this exclusive connection was given up by an earlier call";
+            return Err(Error::new(
+                ErrorKind::Closed,
+                self.connection.node(),
+                detail,
+            ));
+        }
+        Ok(())
+    }
+
+    fn late(&self, timeout: Duration) -> Error {
+        let detail = format!("no reply within {timeout:?}");
+        Error::new(ErrorKind::Timeout, self.connection.node(), detail)
+    }
+
+    /// A connection that ended between two calls is one of many for the caller: trying again may help.
+    fn ended(&self, error: Error) -> Error {
+        if error.is_closed() {
+            Error::not_sent(self.connection.node(), error.detail())
+        } else {
+            error
+        }
     }
 }
 

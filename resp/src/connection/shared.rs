@@ -181,6 +181,31 @@ impl Shared {
         Ok(id)
     }
 
+    /// Queues several commands, which are written together.
+    pub(crate) fn submit_all(
+        &self,
+        commands: &[&(dyn Encode + Sync)],
+        timeout: Duration,
+    ) -> Result<Vec<RequestId>, Refused> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.status.accepts()?;
+        let mut ids = Vec::with_capacity(commands.len());
+        for command in commands {
+            let id = state
+                .pipeline
+                .submit_within(*command, Shape::Reply, now, timeout)
+                .map_err(|_| Refused::Full)?;
+            ids.push(id);
+        }
+        let was_watched = std::mem::replace(&mut state.is_watched, true);
+        self.flush(state);
+        if !was_watched {
+            wake_driver(self.lock());
+        }
+        Ok(ids)
+    }
+
     /// Sees to it that what was queued gets written: here, or by the driver.
     fn flush(&self, state: MutexGuard<'_, State>) {
         // A caller or the driver is writing, or the socket is full: only that one goes on.
