@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use leasehold_resp::{Error, ErrorKind, Reply, Value};
+use leasehold_resp::{ConnectionId, Error, ErrorKind, Reply, Value};
 use tokio::time::Sleep;
 
 use crate::node::Node;
@@ -31,6 +31,11 @@ impl Bounded {
             node: Arc::clone(node),
             timer: None,
         }
+    }
+
+    /// The connection that the command was sent over, until the reply was taken; see [`Reply::connection`].
+    pub(crate) fn connection(&self) -> Option<ConnectionId> {
+        self.reply.connection()
     }
 
     /// Gives the outcome to a function instead; see [`Reply::detach`].

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use leasehold_resp::{Encode, Error, Reply, Value};
+use leasehold_resp::{Encode, Error, Value};
 
 use crate::bounded::Bounded;
 use crate::discovery::Discovery;
@@ -19,6 +19,7 @@ use crate::slot::slot;
 use crate::submitted::{Submitted, note};
 use crate::subscriptions::Subscription;
 use crate::target::Target;
+use crate::unanswered::{Pending, Unanswered};
 
 /// Upper bound on waiting for a node or for another map before the map is asked for again. Both are noticed as soon as
 /// they come; this is for searches that have ended with the runtime they were on.
@@ -102,6 +103,26 @@ impl Client {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn eval(&self, call: &ScriptCall<'_>, deadline: Instant) -> Result<Evaluated, Error> {
+        self.eval_tracked(call, deadline, &mut Unanswered::default())
+            .await
+    }
+
+    /// [`eval`](Self::eval), which notes in `unanswered` the connections over which an attempt without an answer was
+    /// sent, also if the future is dropped. Before another attempt they are killed at the server where that is permitted.
+    ///
+    /// # Errors
+    ///
+    /// As of [`eval`](Self::eval).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`eval`](Self::eval).
+    pub async fn eval_tracked(
+        &self,
+        call: &ScriptCall<'_>,
+        deadline: Instant,
+        unanswered: &mut Unanswered,
+    ) -> Result<Evaluated, Error> {
         let mut call = *call;
         let mut retry = RetryState::new(deadline, true);
         let mut route = Route::Map;
@@ -110,6 +131,8 @@ impl Client {
                 Route::Map => (self.node_for(call.key(), &retry).await?, false),
                 Route::Ask(node) => (Arc::clone(node), true),
             };
+            let kills = (!unanswered.is_empty() && node.connection().is_up())
+                .then(|| unanswered.kill(&node, node.connection()));
             let (sent, sent_wall) = (Instant::now(), SystemTime::now());
             let reply = node.submit(&call, asking, retry.needs_source());
             if reply.is_refused() {
@@ -121,8 +144,16 @@ impl Client {
                 }
                 continue;
             }
-            let outcome = self.answer(reply, &node, sent, &retry).await;
+            let pending = Pending::new(reply, &node, asking, unanswered);
+            let outcome = self.answer(pending, &node, sent, &retry).await;
             note(&self.0, &node, call.script().bit(), &outcome);
+            let is_answered = match &outcome {
+                Ok(_) => true,
+                Err(error) => error.as_server().is_some(),
+            };
+            if let Some(kills) = kills.filter(|_| is_answered) {
+                unanswered.settle(kills);
+            }
             match outcome {
                 Ok(value) => {
                     return Ok(Evaluated {
@@ -372,16 +403,16 @@ impl Client {
     /// which needs no timer of its own; one that had to wait for the connection, and later attempts, only what is left.
     async fn answer(
         &self,
-        reply: Reply,
-        node: &Arc<Node>,
+        pending: Pending<'_>,
+        node: &Node,
         sent: Instant,
         retry: &RetryState,
     ) -> Result<Value, Error> {
         let at_once = sent + self.command_timeout() <= retry.deadline() + SUBMITTED_AT_ONCE;
         if at_once && !retry.repeated() {
-            return Bounded::new(reply, node).await;
+            return pending.outcome().await;
         }
-        let late = tokio::time::timeout_at(retry.deadline().into(), reply).await;
+        let late = tokio::time::timeout_at(retry.deadline().into(), pending.outcome()).await;
         late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time")))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_resp::{Endpoint, Error};
+use leasehold_resp::{AskServer, Endpoint, Error};
 
 use crate::pacing::Effort;
 use crate::sentinel::{OnSwitch, Sentinels};
@@ -37,7 +37,13 @@ pub(crate) struct Found {
 
 impl Discovery {
     /// Splits a target into where maps come from and how to get at a server.
-    pub(crate) fn new(target: Target) -> (Self, Endpoint) {
+    pub(crate) fn new(mut target: Target) -> (Self, Endpoint) {
+        for server in target.servers_mut() {
+            if server.ask_server == AskServer::Never {
+                // The run id tells whether a connection that was given up can still be alive at the server.
+                server.ask_server = AskServer::IfPermitted;
+            }
+        }
         match target {
             Target::Single(endpoint) => (Self::Single(endpoint.clone()), endpoint),
             Target::Cluster { seeds } => {

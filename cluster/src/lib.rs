@@ -8,10 +8,18 @@
 mod background;
 mod bounded;
 mod client;
+#[doc(hidden)]
+pub mod cluster_replicas;
+mod data_guard;
 mod discovery;
+mod ending;
+#[doc(hidden)]
+pub mod expectation;
 mod hub;
 mod inbox;
+mod listing;
 mod map;
+mod master_link;
 mod node;
 mod pacing;
 mod probes;
@@ -20,22 +28,30 @@ mod random;
 mod redirect;
 mod replicated;
 #[doc(hidden)]
+pub mod replication_info;
+#[doc(hidden)]
 pub mod role;
 mod router;
 mod script;
 mod sentinel;
+#[doc(hidden)]
+pub mod sentinel_account;
 pub mod slot;
 mod submitted;
 mod subscriptions;
 mod target;
 #[doc(hidden)]
 pub mod topology;
+mod unanswered;
 mod views;
 
 pub use client::{Client, Evaluated};
+pub use ending::{Ended, Ending};
+pub use expectation::{Quorum, Refusal};
 pub use inbox::SubscriptionEvent;
-pub use replicated::{Confirmed, Quorum};
+pub use replicated::{Confirmed, Demand, Replicated, Round, Unconfirmed};
 pub use script::{Script, ScriptCall};
 pub use submitted::Submitted;
 pub use subscriptions::Subscription;
 pub use target::Target;
+pub use unanswered::Unanswered;

@@ -11,6 +11,7 @@ use leasehold_resp::{Connection, Endpoint, Error, Reply, ServerErrorKind};
 use tokio::runtime::{self, Handle};
 
 use crate::background::OnlyOne;
+use crate::replication_info::ReplicationInfo;
 use crate::script::{Bit, Known, ScriptCall};
 use crate::topology::NodeAddress;
 
@@ -30,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) pool: Pool,
     /// The scripts it remembers.
     pub(crate) known: Known,
+    /// The process that was met there last, by scripts that replicas confirm.
+    identity: Mutex<Option<Arc<Identity>>>,
     /// The search for its successor, while it is down.
     pub(crate) search: OnlyOne,
     /// Whether its last reply was `CLUSTERDOWN`: then it has lost the other nodes, and its view is old.
@@ -42,6 +45,16 @@ pub(crate) struct Node {
     needed_since: OnceLock<Instant>,
     /// The runtime that drives the shared connection.
     runtime: RwLock<Option<runtime::Id>>,
+}
+
+/// A server process, as it was when it was first met.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// Absent if the user may not ask.
+    pub(crate) run_id: Option<Box<str>>,
+    /// Its node id, in a cluster.
+    pub(crate) cluster_id: Option<Box<str>>,
+    pub(crate) info: ReplicationInfo,
 }
 
 impl Node {
@@ -65,6 +78,7 @@ impl Node {
                 address,
                 pool: Pool::lazy(endpoint, 1, Some(observer)),
                 known: Known::default(),
+                identity: Mutex::default(),
                 search: OnlyOne::default(),
                 cluster_down: AtomicBool::new(false),
                 session: AtomicU64::new(0),
@@ -73,6 +87,17 @@ impl Node {
                 runtime: RwLock::default(),
             }
         })
+    }
+
+    /// The process that was met there last.
+    pub(crate) fn identity(&self) -> Option<Arc<Identity>> {
+        let identity = self.identity.lock();
+        identity.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn identify(&self, identity: Identity) {
+        let mut met = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        *met = Some(Arc::new(identity));
     }
 
     /// The connection that all callers share.

@@ -18,12 +18,13 @@ use tokio::sync::Notify;
 use crate::background::{Begun, OnlyOne, spawn};
 use crate::discovery::{Discovery, Found};
 use crate::hub::{Hub, Routing};
+use crate::listing::Memory;
 use crate::map::{Map, NodeObserver, Nodes};
 use crate::node::Node;
 use crate::pacing::Pacing;
 use crate::random::jittered;
-use crate::sentinel::OnSwitch;
-use crate::slot::{SLOTS, slot};
+use crate::sentinel::{OnSwitch, Sentinels};
+use crate::slot::slot;
 use crate::topology::{NodeAddress, View};
 use crate::views::Present;
 
@@ -47,8 +48,8 @@ pub(crate) struct Router {
     nodes: Nodes,
     discovery: Discovery,
     pub(crate) hub: Arc<Hub>,
-    /// For each slot the most replicas that its master was ever known to have; a single entry where there are no slots.
-    replicas: Mutex<Vec<u16>>,
+    /// What is remembered for locks that replicas confirm.
+    memory: Memory,
     /// Notified when the map changes, a node comes up, or the client is closed.
     pub(crate) changed: Notify,
     /// Counts the first two.
@@ -85,14 +86,7 @@ impl Router {
             nodes: Nodes::new(template, found.view.clone(), observer(itself)),
             discovery,
             hub: Hub::new(found.sharded, routing(itself)),
-            replicas: Mutex::new(vec![
-                0;
-                if found.view.is_single() {
-                    1
-                } else {
-                    usize::from(SLOTS)
-                }
-            ]),
+            memory: Memory::default(),
             changed: Notify::new(),
             changes: AtomicU64::new(0),
             looks: Mutex::new(Looks {
@@ -304,41 +298,15 @@ impl Router {
         });
     }
 
-    /// How many replicas the master of `slot` should have: the most it was ever known to have. Those that are connected
-    /// at the moment do not count: after a failover the promoted replica has fewer, and those are not enough.
-    pub(crate) fn expected_replicas(&self, key: &[u8]) -> usize {
-        let replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = if replicas.len() == 1 {
-            0
-        } else {
-            usize::from(slot(key))
-        };
-        replicas.get(index).copied().unwrap_or(0).into()
+    pub(crate) const fn memory(&self) -> &Memory {
+        &self.memory
     }
 
-    /// The master of `key` says that it has so many replicas: remembered for everything it serves.
-    pub(crate) fn expect_replicas(&self, key: &[u8], count: usize) {
-        if count <= self.expected_replicas(key) {
-            return;
-        }
-        let count = u16::try_from(count).unwrap_or(u16::MAX);
-        let map = self.map();
-        let master = map.view.owner(slot(key));
-        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        for (slot, most) in (0..SLOTS).zip(replicas.iter_mut()) {
-            if map.view.owner(slot) == master {
-                *most = (*most).max(count);
-            }
-        }
-    }
-
-    /// Remembers how many replicas `view` knows of.
-    fn expect_replicas_of(&self, view: &View) {
-        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        for (slot, most) in (0..SLOTS).zip(replicas.iter_mut()) {
-            if let Some(shard) = view.owner(slot).and_then(|owner| view.shards().get(owner)) {
-                *most = (*most).max(u16::try_from(shard.replicas.len()).unwrap_or(u16::MAX));
-            }
+    /// The sentinels, where there are any.
+    pub(crate) const fn sentinels(&self) -> Option<&Sentinels> {
+        match &self.discovery {
+            Discovery::Sentinel(sentinels) => Some(sentinels),
+            Discovery::Single(_) | Discovery::Cluster { .. } => None,
         }
     }
 
@@ -347,7 +315,6 @@ impl Router {
         let Some(replaced) = self.nodes.swap(endpoint, change) else {
             return;
         };
-        self.expect_replicas_of(&self.map().view);
         for node in replaced.nodes() {
             if node.connection().is_stalled() && !self.nodes.serves(node) {
                 node.replace();

@@ -4,7 +4,7 @@
 //! master for seconds. So several sentinels are asked, and the one they name must itself confirm its role.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leasehold_resp::connection::{Event, Observer};
@@ -17,6 +17,7 @@ use crate::probes::{Probes, may_answer};
 use crate::race::Race;
 use crate::random::shuffle;
 use crate::role::{Votes, master_shard, named_master};
+use crate::sentinel_account::{Account, ServiceState};
 use crate::topology::{NodeAddress, View};
 use crate::views::Present;
 
@@ -31,6 +32,9 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 /// Upper bound on waiting for the present master to confirm its role, on a connection that is open already.
 const PRESENT_MASTER_WAIT: Duration = Duration::from_millis(250);
+
+/// Upper bound on waiting for the slower sentinels once most of them have said what they know of the replicas.
+const FURTHER_ACCOUNTS_WAIT: Duration = Duration::from_millis(25);
 
 /// Called when a sentinel announces a new master.
 pub(crate) type OnSwitch = Arc<dyn Fn() + Send + Sync>;
@@ -121,6 +125,41 @@ impl Sentinels {
         Err(last)
     }
 
+    /// What the sentinels say of the service, its replicas included: of all that answer soon after most of them have.
+    pub(crate) async fn state(&self) -> Result<ServiceState, Error> {
+        let mut asked = Race::new();
+        for (index, endpoint) in self.endpoints.iter().enumerate() {
+            let open = self
+                .connections
+                .get()
+                .and_then(|connections| connections.get(index));
+            asked.add(async move {
+                match open {
+                    Some(connection) => account(connection, &self.service).await,
+                    None => {
+                        account(&Connection::connect(endpoint.clone()).await?, &self.service).await
+                    }
+                }
+            });
+        }
+        let (mut accounts, mut last) = (Vec::new(), None);
+        let mut until = Instant::now() + ANSWER_WAIT;
+        while let Ok(Some(answer)) = tokio::time::timeout_at(until.into(), asked.next()).await {
+            match answer {
+                Ok(account) => accounts.push(account),
+                Err(error) => last = Some(error),
+            }
+            if accounts.len() > self.endpoints.len() / 2 {
+                until = until.min(Instant::now() + FURTHER_ACCOUNTS_WAIT);
+            }
+        }
+        ServiceState::of(&accounts, self.endpoints.len()).ok_or_else(|| {
+            last.unwrap_or_else(|| {
+                Error::not_sent(&Arc::from(""), "the sentinels do not agree on a master")
+            })
+        })
+    }
+
     /// Subscribes to all sentinels; the first announcement of a new master calls `on_switch`.
     pub(crate) fn watch(&self, on_switch: &OnSwitch) {
         let connect = |endpoint: &Endpoint| {
@@ -202,6 +241,31 @@ impl Sentinels {
         }
         (votes.ranked(), last)
     }
+}
+
+/// One sentinel's account of the service and its replicas. A sentinel that is changing its mind is asked again.
+async fn account(connection: &Connection, service: &str) -> Result<Account, Error> {
+    if !may_answer(connection) {
+        return Err(Error::not_sent(
+            connection.node(),
+            "the sentinel cannot be reached",
+        ));
+    }
+    let ask = |what| Command::new("SENTINEL").arg(what).arg(service);
+    for _ in 0..LOOKS {
+        // In one go, and answered in this order.
+        let before = connection.submit(&ask("MASTER"));
+        let replicas = connection.submit(&ask("REPLICAS"));
+        let after = connection.submit(&ask("MASTER"));
+        let (before, replicas, after) = (before.await?, replicas.await?, after.await?);
+        if let Some(account) = Account::parse(&before, &replicas, &after) {
+            return Ok(account);
+        }
+    }
+    Err(Error::not_sent(
+        connection.node(),
+        "the sentinel's account of the service cannot be read, or changes each time it is asked",
+    ))
 }
 
 /// The master that one sentinel names.

@@ -64,11 +64,8 @@ impl Error {
         Self::new(ErrorKind::NoExpiry, "")
     }
 
-    pub(crate) fn not_replicated(acknowledged: usize, required: usize) -> Self {
-        Self::new(
-            ErrorKind::NotReplicated,
-            format!("{acknowledged} of {required} replicas have it"),
-        )
+    pub(crate) fn not_replicated(refusal: &leasehold_cluster::Refusal) -> Self {
+        Self::new(ErrorKind::NotReplicated, refusal.to_string())
     }
 
     /// The server does not let us ask whether replicas have the lock.

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use leasehold_cluster::Quorum;
+
 use crate::state::deadline::is_good_lease;
 
 /// Other libraries that use the same locks.
@@ -16,21 +18,29 @@ pub enum Interop {
     Redisson,
 }
 
-/// Which replicas must have a lock before it counts. Renewals and releases never wait for them.
+/// Which replicas must have a lock before it counts, and each renewal before it extends the lease. Releases never wait.
 ///
 /// A lock that only the master knows is granted a second time when the master fails before its replicas have it, or is
-/// frozen, replaced and wakes up. `All` closes that for any single fault. Two at once, and clocks that jump, it does not:
-/// [`Guard::token`](crate::Guard::token) is for those.
+/// frozen, replaced and wakes up. `All` closes that for any single fault, if every user of the lock asks for it. Two at
+/// once, and clocks that jump, it does not: [`Guard::token`](crate::Guard::token) is for those.
+///
+/// A master whose data are younger than the longest lease grants nothing in either mode, as they may have lost locks: see
+/// [`LocksBuilder::restart_guard`](crate::LocksBuilder::restart_guard). The user needs the rights to call `INFO` and
+/// `WAIT`, and in a cluster `CLUSTER MYID`, `REPLICAS` and `NODES`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Replicas {
     /// None: the fast mode.
     #[default]
     None,
-    /// So many. One of two is not safe: it may be the one that is not promoted.
+    /// This many of those that are listed for the master. Fewer than all are not safe across a failover: they may be those
+    /// that are not promoted. As many as there are work like `All`, but grant nothing while one of them is down. More than
+    /// there are is an error at once.
     AtLeast(usize),
-    /// All that the master is expected to have: the most it was known to have since these locks connected. While one of
-    /// them is down no lock is granted, and with none known neither. After taking a replica away for good, connect anew.
+    /// All that are listed for the master: by the sentinels, less those that a majority of them holds to be down
+    /// (`s_down`); by the cluster's nodes, less those that are marked `fail`; and for a single server all it was ever seen
+    /// with since these locks connected. A replica that is merely disconnected must confirm, since it may be the one that
+    /// takes over. With none listed nothing is granted.
     All,
 }
 
@@ -43,11 +53,20 @@ pub(crate) struct Terms {
     pub(crate) renew: bool,
     /// Upper bound on the whole hold, however often it is renewed.
     pub(crate) max_hold: Option<Duration>,
-    /// Which replicas must confirm the acquire.
+    /// Which replicas must confirm the acquire and each renewal.
     pub(crate) replicas: Replicas,
 }
 
 impl Terms {
+    /// How many replicas must confirm the acquire and each renewal, if any must.
+    pub(crate) const fn quorum(&self) -> Option<Quorum> {
+        match self.replicas {
+            Replicas::None | Replicas::AtLeast(0) => None,
+            Replicas::AtLeast(n) => Some(Quorum::AtLeast(n)),
+            Replicas::All => Some(Quorum::All),
+        }
+    }
+
     /// The lease to acquire with.
     pub(crate) fn first_lease(&self) -> Duration {
         self.max_hold

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Confirmed, Evaluated, Quorum, SubscriptionEvent};
+use leasehold_cluster::{
+    Demand, Evaluated, Replicated, SubscriptionEvent, Unanswered, Unconfirmed,
+};
 use leasehold_resp as resp;
 use leasehold_resp::Value;
 
@@ -14,13 +16,12 @@ use super::release;
 use super::stand_back::stand_back;
 use super::work_queue::Unfinished;
 use crate::error::{Error, ErrorKind};
-use crate::options::{Interop, Replicas, Terms};
+use crate::options::{Interop, Terms};
 use crate::protocol::{Answer, Attempt, Heard, Protocol};
 use crate::state::deadline::{Now, token_ttl};
 use crate::state::hold::Nest;
 use crate::state::id::HoldId;
 use crate::state::names::Name;
-use crate::state::token::FencingToken;
 use crate::state::waiters::{Claim, Closed};
 
 /// Beyond the remaining lease of the holder, 1 ms and up to as many more pass before the next attempt: waiters of many
@@ -232,8 +233,14 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId) -> Result<Att
     }
     // Dropped before the place: the release leaves before the next waiter here is woken.
     let mut open = OpenAttempt::new(request, id);
-    let reply = match ask(request, &id, deadline).await {
-        Ok(reply) => reply,
+    let reply = match ask(request, &id, deadline, &mut open.unanswered).await {
+        Ok(Asked::Replied(reply)) => reply,
+        Ok(Asked::Untrusted { left, ran }) => {
+            if !ran {
+                open.settle();
+            }
+            return Ok(Attempted::Held(left));
+        }
         Err(error) => {
             let may_have_executed = error.may_have_executed();
             let error = Error::from_client(error);
@@ -279,7 +286,19 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId) -> Result<Att
         monotonic: reply.evaluated.sent,
         wall: reply.evaluated.sent_wall,
     };
-    let hold = hold(request, id, token, since, reply.confirmed?)?;
+    let granted = Granted {
+        protocol,
+        name: Arc::clone(&request.name),
+        id,
+        token,
+        terms: request.terms,
+        owner: request.owner.clone(),
+        acknowledged: reply.confirmed?,
+        since,
+        // Late requests of earlier attempts that could not be killed: they are outlived by the release.
+        unanswered: open.unanswered.clone(),
+    };
+    let hold = hold(granted)?;
     // If the locks were shut down meanwhile, the attempt is still open.
     place.grant(&hold)?;
     open.settle();
@@ -288,27 +307,12 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId) -> Result<Att
 }
 
 /// The hold of a grant, if there is anything left of it.
-fn hold(
-    request: &Request,
-    id: HoldId,
-    token: Option<FencingToken>,
-    since: Now,
-    acknowledged: usize,
-) -> Result<Arc<Hold>, Error> {
-    let hold = Hold::new(Granted {
-        protocol: request.protocol,
-        name: Arc::clone(&request.name),
-        id,
-        token,
-        terms: request.terms,
-        owner: request.owner.clone(),
-        acknowledged,
-        since,
-    });
+fn hold(granted: Granted) -> Result<Arc<Hold>, Error> {
+    let hold = Hold::new(granted);
     if hold.is_live() {
         return Ok(hold);
     }
-    let lease = request.terms.first_lease();
+    let lease = hold.terms.first_lease();
     Err(Error::new(
         ErrorKind::Lost,
         format!("the answer took longer than the lease of {lease:?}"),
@@ -335,8 +339,24 @@ struct Reply {
     confirmed: Result<usize, Error>,
 }
 
-/// Sends the acquire, and has it confirmed by replicas if that was asked for.
-async fn ask(request: &Request, id: &HoldId, deadline: Instant) -> Result<Reply, resp::Error> {
+/// What came of asking for a lock.
+enum Asked {
+    Replied(Reply),
+    /// The data of the master are too young to grant anything; `ran` if the acquire ran before that was known.
+    Untrusted {
+        left: Duration,
+        ran: bool,
+    },
+}
+
+/// Sends the acquire, and has it confirmed by replicas if that was asked for. Connections over which it was sent without an
+/// answer are noted in `unanswered`.
+async fn ask(
+    request: &Request,
+    id: &HoldId,
+    deadline: Instant,
+    unanswered: &mut Unanswered,
+) -> Result<Asked, resp::Error> {
     let Request {
         context,
         protocol,
@@ -361,41 +381,37 @@ async fn ask(request: &Request, id: &HoldId, deadline: Instant) -> Result<Reply,
     let (call, single_key) = (call.slices(), single_key.slices());
     let single_key = single_key.call();
     let call = call.call().with_single_key_fallback(&single_key);
-    let Some(quorum) = quorum(terms.replicas) else {
-        return Ok(Reply {
-            evaluated: context.client.eval(&call, deadline).await?,
+    let Some(quorum) = terms.quorum() else {
+        let evaluated = context.client.eval_tracked(&call, deadline, unanswered);
+        return Ok(Asked::Replied(Reply {
+            evaluated: evaluated.await?,
             confirmed: Ok(0),
-        });
+        }));
     };
     let is_granted = |value: &Value| {
         let answer = (protocol.read_acquire)(value);
         matches!(answer, Some(Answer::Granted { .. }))
     };
-    let Confirmed {
-        evaluated,
-        acknowledged,
-        required,
-    } = context
-        .client
-        .eval_replicated(&call, quorum, deadline, is_granted)
-        .await?;
-    let confirmed = match acknowledged {
-        Ok(count) if count >= required || !is_granted(&evaluated.value) => Ok(count),
-        Ok(count) => Err(Error::not_replicated(count, required)),
-        Err(denied) => Err(Error::unconfirmed(denied)),
+    let demand = Demand {
+        quorum,
+        lease,
+        guard: context.guard_time(lease),
     };
-    Ok(Reply {
-        evaluated,
-        confirmed,
-    })
-}
-
-const fn quorum(replicas: Replicas) -> Option<Quorum> {
-    match replicas {
-        Replicas::None | Replicas::AtLeast(0) => None,
-        Replicas::AtLeast(n) => Some(Quorum::AtLeast(n)),
-        Replicas::All => Some(Quorum::All),
-    }
+    let replicated = context
+        .client
+        .eval_replicated(&call, &demand, deadline, is_granted, unanswered)
+        .await?;
+    let confirmed = match replicated {
+        Replicated::Untrusted { left, ran } => return Ok(Asked::Untrusted { left, ran }),
+        Replicated::Ran(confirmed) => confirmed,
+    };
+    Ok(Asked::Replied(Reply {
+        evaluated: confirmed.evaluated,
+        confirmed: confirmed.confirmation.map_err(|why| match why {
+            Unconfirmed::Refused(refusal) => Error::not_replicated(&refusal),
+            Unconfirmed::Failed(error) => Error::unconfirmed(error),
+        }),
+    }))
 }
 
 /// How long the server grants nothing because it was restarted, if that is asked for.
@@ -404,6 +420,10 @@ async fn restart_grace(request: &Request, deadline: Instant) -> Result<Option<Du
     let Some(longest) = context.config.restart_grace else {
         return Ok(None);
     };
+    if request.terms.quorum().is_some() {
+        // Where replicas confirm, the grace follows the data, and is part of the attempt.
+        return Ok(None);
+    }
     let started = context
         .client
         .server_started(name.key().as_bytes(), deadline)
@@ -427,11 +447,13 @@ fn nest(request: &Request, hold: &Hold) -> Result<bool, Error> {
     }
 }
 
-/// An attempt without an outcome. Unless it is settled, a release of the same hold follows it on the same connection: a
-/// request that timed out, or whose future was dropped, may still run later.
+/// An attempt without an outcome. Unless it is settled, a release of the same hold follows it: a request that timed out, or
+/// whose future was dropped, may still run later.
 struct OpenAttempt<'a> {
     request: &'a Request,
     id: HoldId,
+    /// Where it was sent without an answer.
+    unanswered: Unanswered,
     unfinished: Option<Unfinished>,
 }
 
@@ -440,6 +462,7 @@ impl<'a> OpenAttempt<'a> {
         Self {
             request,
             id,
+            unanswered: Unanswered::default(),
             unfinished: Some(request.context.registry.work.unfinished()),
         }
     }
@@ -460,8 +483,15 @@ impl Drop for OpenAttempt<'_> {
                 terms,
                 ..
             } = self.request;
-            let lease = terms.first_lease();
-            release::withdraw(context, protocol, name, self.id, lease, unfinished);
+            let end = release::Withdrawn {
+                protocol,
+                name: Arc::clone(name),
+                id: self.id,
+                lease: terms.first_lease(),
+                unanswered: std::mem::take(&mut self.unanswered),
+                unfinished,
+            };
+            release::withdraw(context, end);
         }
     }
 }

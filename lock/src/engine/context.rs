@@ -11,6 +11,7 @@ use super::registry::Registry;
 use super::sync::lock;
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
+use crate::state::deadline::millis;
 use crate::state::fairness::Fairness;
 use crate::state::id::{ClientId, HoldId};
 use crate::state::jitter::Jitter;
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     fairness: Mutex<Fairness>,
     /// The highest fencing token seen here.
     highest_token: AtomicU64,
+    /// The longest lease that was asked for here, in milliseconds.
+    longest_lease: AtomicU64,
     id: ClientId,
     /// The next number of a hold or an owner.
     next: AtomicU64,
@@ -53,6 +56,7 @@ impl Context {
         config: Config,
         id: ClientId,
     ) -> Arc<Self> {
+        let longest_lease = millis(config.lease);
         Arc::new(Self {
             client,
             registry,
@@ -60,6 +64,7 @@ impl Context {
             jitter: Jitter::new(id.seed()),
             fairness: Mutex::new(Fairness::new()),
             highest_token: AtomicU64::new(0),
+            longest_lease: AtomicU64::new(longest_lease),
             id,
             next: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -89,6 +94,16 @@ impl Context {
     pub(crate) fn saw(&self, token: FencingToken) {
         self.highest_token
             .fetch_max(token.as_u64(), Ordering::Relaxed);
+    }
+
+    /// How old the data of a master must be before it may grant a lock that replicas confirm, for an acquire with `lease`:
+    /// the longest lease that was asked for here, unless the longest of all users was set.
+    pub(crate) fn guard_time(&self, lease: Duration) -> Duration {
+        let longest = self
+            .longest_lease
+            .fetch_max(millis(lease), Ordering::Relaxed);
+        let longest = Duration::from_millis(longest).max(lease);
+        self.config.restart_grace.unwrap_or(longest)
     }
 
     /// A leaf in the order of mutexes.

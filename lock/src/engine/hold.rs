@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use leasehold_cluster::Unanswered;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,8 @@ pub(crate) struct Hold {
     pub(crate) owner: Option<Arc<OwnerHolds>>,
     /// How many replicas confirmed the acquire.
     pub(crate) acknowledged: usize,
+    /// Connections over which an acquire of it may still arrive late.
+    pub(crate) unanswered: Unanswered,
     state: Mutex<HoldState>,
     /// Notified when it ends.
     ended: Notify,
@@ -52,6 +55,7 @@ pub(crate) struct Granted {
     pub(crate) acknowledged: usize,
     /// When the request that was granted was sent.
     pub(crate) since: Now,
+    pub(crate) unanswered: Unanswered,
 }
 
 /// The holds of an owner that have guards, lost ones too.
@@ -73,6 +77,7 @@ impl Hold {
             terms: granted.terms,
             owner: granted.owner,
             acknowledged: granted.acknowledged,
+            unanswered: granted.unanswered,
             state: Mutex::new(state),
             ended: Notify::new(),
             cancellation: OnceLock::new(),

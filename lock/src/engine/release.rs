@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::Submitted;
+use leasehold_cluster::{Client, Ending as SubmittedEnd, Unanswered};
 use leasehold_resp as resp;
 use leasehold_resp::{ServerErrorKind, Value};
 
@@ -48,7 +48,7 @@ enum Left {
 
 /// A release under way.
 struct Releasing {
-    submitted: Submitted,
+    submitted: SubmittedEnd,
     /// Whether this process is among those that receive its message.
     subscribed: bool,
     unfinished: Unfinished,
@@ -79,6 +79,20 @@ pub(crate) fn lose(registry: &Registry, hold: &Hold, reason: LostReason) {
         stop(registry, hold, &ending);
         registry.table.end(hold);
     }
+}
+
+/// Releases `hold`, which was lost although the server may still have it: the worker sees to it.
+pub(crate) fn end_lost(registry: &Registry, client: &Client, hold: &Hold) {
+    let end = End {
+        name: &hold.name,
+        id: &hold.id,
+        publish: client.publish_command(),
+    };
+    let call = (hold.protocol.release)(&end).to_owned();
+    let (unanswered, unfinished) = (hold.unanswered.clone(), registry.work.unfinished());
+    let lease = hold.terms.lease;
+    let end = PendingEnd::new(call, lease, unanswered, unfinished);
+    registry.work.finish(end);
 }
 
 /// Resolves when `hold` is over. Needs no worker, but a runtime with time.
@@ -132,10 +146,13 @@ pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<
     let mut pending = Pending {
         context,
         hold,
+        unanswered: hold.unanswered.clone(),
         unfinished: Some(unfinished),
     };
     let mut repeated = false;
-    let outcome = match submitted.await {
+    let ended = submitted.await;
+    pending.unanswered = ended.unanswered;
+    let outcome = match ended.outcome {
         Err(error) if is_retryable(&error) => {
             repeated = error.may_have_executed();
             pending.repeat().await.map(|(value, again)| {
@@ -156,7 +173,7 @@ pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<
             return Err(about(if may_have_run { error.doubted() } else { error }));
         }
     };
-    pending.unfinished = None;
+    pending.settle();
     match read(context, hold, &value, subscribed) {
         Some(Ended::Released { .. }) => Ok(Release::Released),
         // An earlier attempt of ours may have been the one that ended it.
@@ -169,32 +186,52 @@ pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<
     }
 }
 
-/// An attempt is given up that may have been sent, or may still run later: what it leaves is removed. It is behind the
-/// attempt on the same connection, so it runs after it.
-pub(crate) fn withdraw(
-    context: &Arc<Context>,
-    protocol: &'static Protocol,
-    name: &Arc<Name>,
-    id: HoldId,
-    lease: Duration,
-    unfinished: Unfinished,
-) {
+/// An attempt that is given up.
+pub(crate) struct Withdrawn {
+    pub(crate) protocol: &'static Protocol,
+    pub(crate) name: Arc<Name>,
+    pub(crate) id: HoldId,
+    pub(crate) lease: Duration,
+    /// Where it was sent without an answer.
+    pub(crate) unanswered: Unanswered,
+    pub(crate) unfinished: Unfinished,
+}
+
+/// An attempt is given up that may have been sent, or may still run later: what it leaves is removed, and what may still
+/// run is killed first.
+pub(crate) fn withdraw(context: &Arc<Context>, withdrawn: Withdrawn) {
+    let Withdrawn {
+        protocol,
+        name,
+        id,
+        lease,
+        unanswered,
+        unfinished,
+    } = withdrawn;
     if context.registry.home.is_elsewhere() {
         return;
     }
-    let submitted = with_end(context, name, &id, protocol.withdraw, |call| {
-        context.client.submit(&call.slices().call())
+    let submitted = with_end(context, &name, &id, protocol.withdraw, |call| {
+        context.client.submit_end(&call.slices().call(), unanswered)
     });
-    let (context, name) = (Arc::clone(context), Arc::clone(name));
-    submitted.detach(move |outcome| {
-        if let Err(error) = outcome
-            && is_retryable(&error)
-        {
+    let context = Arc::clone(context);
+    submitted.detach(move |ended| {
+        if let Some(unanswered) = left_to_do(ended.outcome.as_ref().err(), ended.unanswered) {
             with_end(&context, &name, &id, protocol.withdraw, |call| {
-                finish_later(&context, call, lease, unfinished);
+                finish_later(&context, call, lease, unanswered, unfinished);
             });
         }
     });
+}
+
+/// What the worker is to see to after an end with this error, if any: `None` if there is nothing left, or nothing that can
+/// be done.
+fn left_to_do(error: Option<&resp::Error>, unanswered: Unanswered) -> Option<Unanswered> {
+    let is_needed = match error {
+        Some(error) => is_retryable(error),
+        None => !unanswered.is_empty(),
+    };
+    is_needed.then_some(unanswered)
 }
 
 /// Whether an end that failed like this may succeed later, or elsewhere: what is submitted follows no redirect.
@@ -211,37 +248,53 @@ pub(crate) fn is_retryable(error: &resp::Error) -> bool {
 struct Pending<'a> {
     context: &'a Arc<Context>,
     hold: &'a Arc<Hold>,
+    unanswered: Unanswered,
     unfinished: Option<Unfinished>,
 }
 
 impl Pending<'_> {
     /// The release once more, with repetitions. Returns whether it may have run more than once.
-    async fn repeat(&self) -> Result<(Value, bool), resp::Error> {
+    async fn repeat(&mut self) -> Result<(Value, bool), resp::Error> {
         let Self { context, hold, .. } = self;
         let end = end_of(context, &hold.name, &hold.id);
         let call = (hold.protocol.release)(&end);
         let slices = call.slices();
         let deadline = Instant::now() + context.config.command_timeout;
-        let evaluated = context.client.eval(&slices.call(), deadline).await?;
+        let evaluated = context
+            .client
+            .end(&slices.call(), &mut self.unanswered, deadline)
+            .await?;
         Ok((evaluated.value, evaluated.repeated))
     }
 
     /// The worker goes on with it, unless `error` says that this is pointless.
     fn finish_later(&mut self, error: &resp::Error) {
-        if let Some(unfinished) = self.unfinished.take()
-            && is_retryable(error)
-        {
-            finish_hold_later(self.context, self.hold, unfinished);
+        if is_retryable(error) {
+            self.hand_over();
+        }
+        self.unfinished = None;
+    }
+
+    /// It was answered. The worker goes on if something may still run after it.
+    fn settle(&mut self) {
+        if !self.unanswered.is_empty() {
+            self.hand_over();
+        }
+        self.unfinished = None;
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(unfinished) = self.unfinished.take() {
+            let unanswered = std::mem::take(&mut self.unanswered);
+            finish_hold_later(self.context, self.hold, unanswered, unfinished);
         }
     }
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let Some(unfinished) = self.unfinished.take()
-            && !self.context.registry.home.is_elsewhere()
-        {
-            finish_hold_later(self.context, self.hold, unfinished);
+        if !self.context.registry.home.is_elsewhere() {
+            self.hand_over();
         }
     }
 }
@@ -270,7 +323,10 @@ fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Optio
             &hold.name,
             &hold.id,
             hold.protocol.release,
-            |call| context.client.submit(&call.slices().call()),
+            |call| {
+                let unanswered = hold.unanswered.clone();
+                context.client.submit_end(&call.slices().call(), unanswered)
+            },
         ),
     });
     registry.table.end(hold);
@@ -290,12 +346,13 @@ fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {
         unfinished,
     } = releasing;
     let (context, hold) = (Arc::clone(context), Arc::clone(hold));
-    submitted.detach(move |outcome| match outcome {
-        Ok(value) => {
-            read(&context, &hold, &value, subscribed);
+    submitted.detach(move |ended| {
+        if let Ok(value) = &ended.outcome {
+            read(&context, &hold, value, subscribed);
         }
-        Err(error) if is_retryable(&error) => finish_hold_later(&context, &hold, unfinished),
-        Err(_) => {}
+        if let Some(unanswered) = left_to_do(ended.outcome.as_ref().err(), ended.unanswered) {
+            finish_hold_later(&context, &hold, unanswered, unfinished);
+        }
     });
 }
 
@@ -310,25 +367,35 @@ fn read(context: &Context, hold: &Hold, value: &Value, subscribed: bool) -> Opti
     Some(ended)
 }
 
-fn finish_hold_later(context: &Context, hold: &Hold, unfinished: Unfinished) {
+fn finish_hold_later(
+    context: &Context,
+    hold: &Hold,
+    unanswered: Unanswered,
+    unfinished: Unfinished,
+) {
     with_end(
         context,
         &hold.name,
         &hold.id,
         hold.protocol.release,
         |call| {
-            finish_later(context, call, hold.terms.lease, unfinished);
+            finish_later(context, call, hold.terms.lease, unanswered, unfinished);
         },
     );
 }
 
 /// The worker repeats `call` for as long as a hold with `lease` can be on the server. Without a worker that hold ends with
 /// its lease.
-fn finish_later(context: &Context, call: &Call<'_>, lease: Duration, unfinished: Unfinished) {
+fn finish_later(
+    context: &Context,
+    call: &Call<'_>,
+    lease: Duration,
+    unanswered: Unanswered,
+    unfinished: Unfinished,
+) {
     let registry = &context.registry;
-    registry
-        .work
-        .finish(PendingEnd::new(call.to_owned(), lease, unfinished));
+    let end = PendingEnd::new(call.to_owned(), lease, unanswered, unfinished);
+    registry.work.finish(end);
     if registry.start_worker().is_err() {
         drop(registry.work.take_ends());
     }

@@ -1,10 +1,13 @@
 //! Renewals in batches: one script call for many holds of one primitive and one hash slot, which is on one node.
+//!
+//! Holds that replicas confirm are renewed in [`rounds`], those of one node together.
 
+mod rounds;
 pub(crate) mod worker;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Submitted};
 use leasehold_resp as resp;
@@ -19,10 +22,13 @@ use crate::protocol::call::Call;
 use crate::protocol::{Protocol, Renewal, Renewed};
 use crate::state::deadline::Now;
 use crate::state::schedule::{self, Due};
-use std::time::Duration;
+use rounds::Rounds;
 
 /// Holds renewed by one script call: it keeps the server from everything else for about a fifth of a millisecond.
 const BATCH: usize = 128;
+
+/// A renewal that replicas did not confirm is repeated after this part of the lease.
+const UNCONFIRMED_PART: u32 = 20;
 
 /// Renewals that are sent together.
 #[derive(Debug)]
@@ -41,10 +47,12 @@ struct Asked {
 }
 
 /// Submits everything that is due, in one go: it leaves in one write for each node, and the batches are answered
-/// independently of each other. Without a `client`, looks again after `put_off`. Ends what has run out.
+/// independently of each other. Holds that replicas confirm go to `rounds` instead. Without a `client`, looks again after
+/// `put_off`. Ends what has run out.
 fn submit_due(
     registry: &Registry,
     client: Option<&Client>,
+    rounds: &mut Rounds,
     now: Now,
     put_off: Duration,
 ) -> Vec<(Batch, Submitted)> {
@@ -53,13 +61,25 @@ fn submit_due(
         .take_due(now, client.is_none().then_some(put_off));
     for hold in all.over {
         // Ends it with its reason. If a renewal was confirmed this very moment, it lives on.
-        release::check(registry, &hold);
+        let reason = release::check(registry, &hold);
+        if let Some(client) = client
+            && reason == Some(LostReason::Expired)
+            && hold.terms.quorum().is_some()
+        {
+            // A renewal that no replica confirmed may have prolonged it at the server by a whole lease.
+            release::end_lost(registry, client, &hold);
+        }
     }
     let Some(client) = client else {
         return Vec::new();
     };
+    let (confirmed, plain) = all
+        .renewals
+        .into_iter()
+        .partition(|due| due.hold.terms.quorum().is_some());
+    rounds.add(client, confirmed);
     let mut batches = Vec::new();
-    for group in group(client, all.renewals) {
+    for group in group(client, plain) {
         let mut group = group.into_iter().peekable();
         while group.peek().is_some() {
             let due = group.by_ref().take(BATCH).collect();
@@ -82,29 +102,49 @@ fn group(client: &Client, due: Vec<DueHold>) -> Vec<Vec<DueHold>> {
 
 /// Submits one batch, unless nothing is left of it.
 fn submit(client: &Client, due: Vec<DueHold>) -> Option<(Batch, Submitted)> {
-    // Before the request is written: the leases count from here.
-    let sent = Now::read();
-    let protocol = due.first()?.hold.protocol;
-    let lease = |one: DueHold| {
-        let lease = one.hold.state().next_lease(sent)?;
-        Some(Asked {
-            hold: one.hold,
-            lease,
-            doubtful: one.doubtful,
-        })
-    };
-    let renewals: Vec<Asked> = due.into_iter().filter_map(lease).collect();
-    let batch = Batch {
-        protocol,
-        renewals,
-        sent,
-    };
+    let batch = Batch::of(due)?;
     let submitted = client.submit(&batch.call()?.slices().call());
     Some((batch, submitted))
 }
 
+impl Batch {
+    /// What is left of `due`, which is of one script.
+    fn of(due: Vec<DueHold>) -> Option<Self> {
+        // Before the request is written: the leases count from here.
+        let sent = Now::read();
+        let protocol = due.first()?.hold.protocol;
+        let lease = |one: DueHold| {
+            let lease = one.hold.state().next_lease(sent)?;
+            Some(Asked {
+                hold: one.hold,
+                lease,
+                doubtful: one.doubtful,
+            })
+        };
+        Some(Self {
+            protocol,
+            renewals: due.into_iter().filter_map(lease).collect(),
+            sent,
+        })
+    }
+}
+
+/// What a renewal that was executed is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Worth {
+    /// It extends the lease.
+    Counts,
+    /// Not all replicas that must have confirmed it.
+    Unconfirmed,
+}
+
 /// Acts on the answer to a batch.
-fn settle(registry: &Registry, batch: &Batch, answer: Result<resp::Value, resp::Error>) {
+fn settle(
+    registry: &Registry,
+    batch: &Batch,
+    answer: Result<resp::Value, resp::Error>,
+    worth: Worth,
+) {
     let results = answer
         .as_ref()
         .ok()
@@ -134,6 +174,10 @@ fn settle(registry: &Registry, batch: &Batch, answer: Result<resp::Value, resp::
         match result {
             Renewed::Gone if *doubtful => release::lose(registry, hold, LostReason::NodeGone),
             Renewed::Gone => release::lose(registry, hold, LostReason::Stolen),
+            Renewed::Held if worth == Worth::Unconfirmed => {
+                let next = Due::sharp(now.monotonic + *lease / UNCONFIRMED_PART);
+                registry.work.reschedule(hold, |_| next, false);
+            }
             Renewed::Held => {
                 let renewed = hold.state().renewed(batch.sent, *lease, now);
                 // If it came too late or the hold is over, it stays due at its end.

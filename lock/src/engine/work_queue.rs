@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use leasehold_cluster::Unanswered;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -54,6 +55,8 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct PendingEnd {
     pub(crate) call: OwnedCall,
+    /// Connections over which what it ends may still arrive.
+    pub(crate) unanswered: Unanswered,
     /// When the hold is over in any case.
     pub(crate) until: Instant,
     /// Dropped when it is done or given up.
@@ -335,12 +338,25 @@ impl State {
     }
 }
 
+impl DueHold {
+    /// Its index in the schedule.
+    pub(crate) const fn index(&self) -> usize {
+        self.index
+    }
+}
+
 impl PendingEnd {
     /// The end of a hold that, with this lease, may still be on the server.
-    pub(crate) fn new(call: OwnedCall, lease: Duration, unfinished: Unfinished) -> Self {
+    pub(crate) fn new(
+        call: OwnedCall,
+        lease: Duration,
+        unanswered: Unanswered,
+        unfinished: Unfinished,
+    ) -> Self {
         // The last request that could set the lease was sent before now, but may run a little later.
         Self {
             call,
+            unanswered,
             until: Instant::now() + lease + Duration::from_secs(1),
             _unfinished: unfinished,
         }

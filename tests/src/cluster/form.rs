@@ -200,7 +200,10 @@ impl ClusterBuilder {
                     lines.push(network::speak_from(network::server(nodes.len()), &server).await);
                     // Otherwise it is looked for at its source address.
                     lines.push("cluster-announce-ip 127.0.0.1".into());
+                    lines.push("replica-announce-ip 127.0.0.1".into());
                 }
+                // As a replica it calls itself what the cluster calls it.
+                lines.push(format!("replica-announce-port {port}"));
                 // Without a bus port of its own the bus would be looked for at the announced port
                 // plus 10000.
                 lines.push(format!("cluster-announce-bus-port {bus_port}"));

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Guard, Locks, LocksBuilder, Release, Replicas};
-use leasehold_testkit::{Answer, FakeCluster, Raw, Server, replicas};
+use leasehold_testkit::{Raw, Server, replicas};
 
 use crate::support::{exists, ms, until, within};
 
 /// A request for a replica that is down takes this long.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(700);
+
+/// The servers of these tests are younger than any lease, and have forgotten nothing.
+const YOUNG: Duration = Duration::from_millis(10);
 
 /// A master with two replicas that both confirm.
 async fn servers() -> replicas::Replicas {
@@ -20,7 +23,9 @@ async fn servers() -> replicas::Replicas {
 }
 
 fn builder(servers: &replicas::Replicas) -> LocksBuilder {
-    Locks::builder(servers.url()).command_timeout(COMMAND_TIMEOUT)
+    Locks::builder(servers.url())
+        .command_timeout(COMMAND_TIMEOUT)
+        .restart_guard(YOUNG)
 }
 
 /// A free lock, also on a machine that is so busy that a replica is late.
@@ -169,8 +174,9 @@ async fn each_lock_may_ask_for_more_or_less_than_the_others() {
     }
 }
 
+/// A renewal that replicas have not confirmed is worth nothing: the master may have been replaced by one of them.
 #[tokio::test]
-async fn renewals_and_releases_do_not_wait_for_replicas() {
+async fn a_hold_that_replicas_do_not_confirm_any_more_is_lost_within_its_lease_and_released() {
     let servers = servers().await;
     let mut raw = servers.node(0).raw().await;
     let lease = ms(1_500);
@@ -181,22 +187,40 @@ async fn renewals_and_releases_do_not_wait_for_replicas() {
         .await
         .unwrap();
     let guard = take(&locks, "a", Replicas::All).await;
+    let plain = take(&locks, "b", Replicas::None).await;
+    let one = take(&locks, "c", Replicas::AtLeast(1)).await;
+    tokio::time::sleep(lease * 2).await;
+    assert!(guard.is_held(), "{:?}", guard.lost().await);
+
+    servers.node(1).pause();
+    let frozen = std::time::Instant::now();
+    within("the loss", guard.lost()).await;
+    println!("lost {:?} after the replica was frozen", frozen.elapsed());
+    assert!(!guard.is_held());
+    // Although its guard is still there.
+    until("it is released", async || !exists(&mut raw, "a").await).await;
+    tokio::time::sleep(lease).await;
+    assert!(plain.is_held() && one.is_held(), "{plain:?} {one:?}");
+}
+
+#[tokio::test]
+async fn releases_do_not_wait_for_replicas() {
+    let servers = servers().await;
+    let mut raw = servers.node(0).raw().await;
+    let locks = builder(&servers)
+        .replicated(Replicas::All)
+        .connect()
+        .await
+        .unwrap();
+    let guard = take(&locks, "a", Replicas::All).await;
     for replica in 1..=2 {
         servers.node(replica).pause();
     }
     let waits = waits(&mut raw).await;
     assert!(waits > 0);
-    tokio::time::sleep(lease * 2).await;
-    assert!(guard.is_held(), "{:?}", guard.lost().await);
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     assert!(!exists(&mut raw, "a").await);
     assert_eq!(self::waits(&mut raw).await, waits);
-    for replica in 1..=2 {
-        assert!(
-            !servers.node(replica).is_awake(),
-            "it was frozen all the time"
-        );
-    }
 }
 
 /// Number of `WAIT` requests to the server.
@@ -210,6 +234,7 @@ async fn all_of_no_replicas_are_not_enough() {
     let mut raw = server.raw().await;
     let locks = Locks::builder(server.url())
         .replicated(Replicas::All)
+        .restart_guard(YOUNG)
         .command_timeout(COMMAND_TIMEOUT);
     let locks = locks.connect().await.unwrap();
     assert_not_replicated(async || locks.mutex("a").try_lock().await.err()).await;
@@ -224,36 +249,19 @@ async fn all_of_no_replicas_are_not_enough() {
     );
 }
 
-/// A replica that has just connected can confirm before the master names it. A client that had its
-/// confirmation once must not accept less later: the master that is asked then may have been
-/// replaced by that very replica.
+/// More than there are can never confirm: that is said at once, and not after waiting for them.
 #[tokio::test]
-async fn a_replica_that_confirmed_once_is_expected_from_then_on() {
-    let server = FakeCluster::start(1, |asked| {
-        Answer::Say(match asked.request[0].as_str() {
-            "ROLE" => {
-                "*3\r\n$6\r\nmaster\r\n:1\r\n*1\r\n*3\r\n$9\r\n127.0.0.1\r\n$1\r\n1\r\n$1\r\n1\r\n"
-                    .into()
-            }
-            "WAIT" => ":2\r\n".into(),
-            // A token for an acquire, and a positive number for a release.
-            _ => ":1700000000000000\r\n".into(),
-        })
-    })
-    .await;
-    let locks = Locks::builder(server.url())
-        .replicated(Replicas::All)
-        .connect()
-        .await
-        .unwrap();
-    for name in ["a", "b"] {
-        assert_eq!(take(&locks, name, Replicas::All).await.acknowledged(), 2);
-    }
-    let required: Vec<_> = server
-        .asked(0)
-        .into_iter()
-        .filter(|request| request[0] == "WAIT")
-        .map(|request| request[1].clone())
-        .collect();
-    assert_eq!(required, ["1", "2"]);
+async fn more_replicas_than_there_are_is_an_error_at_once() {
+    let servers = servers().await;
+    let locks = Locks::builder(servers.url()).restart_guard(YOUNG);
+    let locks = locks.connect().await.unwrap();
+    let mut raw = servers.node(0).raw().await;
+    drop(take(&locks, "a", Replicas::All).await);
+    let waits = waits(&mut raw).await;
+    let attempt = locks.mutex("b").try_lock();
+    let error = attempt.replicated(Replicas::AtLeast(3)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+    assert!(error.to_string().contains("there are 2"), "{error}");
+    assert_eq!(self::waits(&mut raw).await, waits);
+    assert_nothing_is_left(&mut raw, "b").await;
 }

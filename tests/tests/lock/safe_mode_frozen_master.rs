@@ -68,6 +68,8 @@ async fn round(shard: &Shard, number: usize) -> bool {
     // next one.
     let safe = Locks::builder(shard.url())
         .replicated(Replicas::All)
+        // The servers are younger than any lease, and have forgotten nothing.
+        .restart_guard(ms(10))
         .command_timeout(COMMAND_TIMEOUT);
     let safe = safe.connect().await.unwrap();
     until("a safe lock", async || {

@@ -350,6 +350,7 @@ async fn replicas_confirm_at_every_step_of_an_atomic_migration() {
     };
     let safe = Locks::builder(cluster.url())
         .replicated(Replicas::All)
+        .restart_guard(Duration::from_millis(10))
         .connect()
         .await
         .unwrap();

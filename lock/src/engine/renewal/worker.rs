@@ -18,13 +18,17 @@ use tokio::task::JoinSet;
 use super::super::registry::{Registry, SpawnWorker};
 use super::super::release::is_retryable;
 use super::super::work_queue::PendingEnd;
-use super::{Batch, settle, submit_due};
+use super::rounds::{self, Ran, Rounds};
+use super::{Batch, Worth, settle, submit_due};
 use crate::state::deadline::Now;
 
 /// While there is no connection, what is due is looked at again after this long.
 const CONNECT_CHECK: Duration = Duration::from_millis(20);
 /// Pauses between attempts to connect, and to finish an end, grow up to this.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause between releases of a hold that a late request may take again.
+const OUTLIVE_PAUSE: Duration = Duration::from_millis(500);
 
 /// The worker's client, which is made for the first work that takes one. Once made it reconnects by itself.
 enum Connected {
@@ -36,7 +40,8 @@ enum Connected {
 /// The result of a task of the worker.
 enum Done {
     Connected(Client),
-    Renewed(Batch, Result<resp::Value, resp::Error>),
+    Renewed(Batch, Result<resp::Value, resp::Error>, Worth),
+    Round(Ran),
     /// Not renewed: their slot is migrating, and each may be at another node.
     Apart(Batch),
     Finished,
@@ -67,6 +72,7 @@ fn spawn(registry: Arc<Registry>, target: Target) -> io::Result<()> {
 async fn run(registry: &Registry, target: Target) {
     let mut connected = Connected::No;
     let mut tasks = JoinSet::new();
+    let mut rounds = Rounds::default();
     let mut changes = 0;
     loop {
         if let Connected::Yes(client) = &connected
@@ -85,7 +91,7 @@ async fn run(registry: &Registry, target: Target) {
         } else {
             None
         };
-        work(registry, client, &mut tasks);
+        work(registry, client, &mut rounds, &mut tasks);
         // A connect under way is for work that may be gone: nothing waits for it.
         let idle =
             tasks.is_empty() || matches!(connected, Connected::Connecting) && tasks.len() == 1;
@@ -102,7 +108,16 @@ async fn run(registry: &Registry, target: Target) {
                     // What went away before there was a connection to notice it.
                     registry.work.look_at_all(false);
                 }
-                Done::Renewed(batch, answer) => settle(registry, &batch, answer),
+                Done::Renewed(batch, answer, worth) => settle(registry, &batch, answer, worth),
+                Done::Round(ran) => {
+                    for batch in rounds.settle(registry, ran) {
+                        if let Connected::Yes(client) = &connected {
+                            for one in batch.apart() {
+                                tasks.spawn(boxed(confirm_one(client.clone(), one)));
+                            }
+                        }
+                    }
+                }
                 Done::Apart(batch) => {
                     if let Connected::Yes(client) = &connected {
                         for one in batch.apart() {
@@ -118,19 +133,30 @@ async fn run(registry: &Registry, target: Target) {
 }
 
 /// Begins everything that can be done now.
-fn work(registry: &Registry, client: Option<&Client>, tasks: &mut JoinSet<Done>) {
+fn work(
+    registry: &Registry,
+    client: Option<&Client>,
+    rounds: &mut Rounds,
+    tasks: &mut JoinSet<Done>,
+) {
     let now = Now::read();
     if registry.work.is_time(now.monotonic) {
-        for (batch, submitted) in submit_due(registry, client, now, CONNECT_CHECK) {
+        for (batch, submitted) in submit_due(registry, client, rounds, now, CONNECT_CHECK) {
             tasks.spawn(boxed(async move {
                 match submitted.await {
                     Err(error) if is_migrating(&error) => Done::Apart(batch),
-                    answer => Done::Renewed(batch, answer),
+                    answer => Done::Renewed(batch, answer, Worth::Counts),
                 }
             }));
         }
     }
     if let Some(client) = client {
+        for start in rounds.start(registry, client) {
+            let client = client.clone();
+            tasks.spawn(boxed(async move {
+                Done::Round(rounds::run(client, start).await)
+            }));
+        }
         for end in registry.work.take_ends() {
             tasks.spawn(boxed(finish(client.clone(), end)));
         }
@@ -148,11 +174,22 @@ async fn renew_one(client: Client, batch: Batch) -> Done {
         let deadline = Instant::now() + client.command_timeout();
         client.eval(&slices.call(), deadline).await
     };
-    Done::Renewed(batch, answer.map(|evaluated| evaluated.value))
+    Done::Renewed(
+        batch,
+        answer.map(|evaluated| evaluated.value),
+        Worth::Counts,
+    )
+}
+
+/// The same for a hold that replicas confirm.
+async fn confirm_one(client: Client, mut batch: Batch) -> Done {
+    batch.sent = Now::read();
+    let (answer, worth) = rounds::run_one(&client, &batch).await;
+    Done::Renewed(batch, answer, worth)
 }
 
 /// Whether keys of the slot are at two nodes: these at the other one, or some of them here and some there.
-fn is_migrating(error: &resp::Error) -> bool {
+pub(super) fn is_migrating(error: &resp::Error) -> bool {
     error.as_server().is_some_and(|error| {
         matches!(
             error.kind(),
@@ -214,20 +251,24 @@ async fn connect(target: Target) -> Done {
     }
 }
 
-/// Repeats the end of a hold until it is over in any case.
-async fn finish(client: Client, end: PendingEnd) -> Done {
+/// Repeats the end of a hold until nothing that was sent before can undo it, or it is over in any case.
+async fn finish(client: Client, mut end: PendingEnd) -> Done {
     let call = end.call.as_call();
     let slices = call.slices();
     let mut pause = CONNECT_CHECK;
     while Instant::now() < end.until {
         let deadline = end.until.min(Instant::now() + client.command_timeout());
-        match client.eval(&slices.call(), deadline).await {
-            Err(error) if is_retryable(&error) => {
+        let call = slices.call();
+        match client.end(&call, &mut end.unanswered, deadline).await {
+            // Refused for good: it ends with its lease.
+            Err(error) if !is_retryable(&error) => break,
+            Ok(_) if end.unanswered.is_empty() => break,
+            // What it ends may still arrive over a connection that cannot be killed.
+            Ok(_) => tokio::time::sleep(OUTLIVE_PAUSE).await,
+            Err(_) => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(MAX_PAUSE);
             }
-            // Done, or refused for good: then it ends with its lease.
-            _ => break,
         }
     }
     Done::Finished

@@ -45,9 +45,8 @@ if counter and not string.match(counter, '^%d+$') then
   return redis.error_reply('BADTOKEN the counter of fencing tokens is not a number')
 end
 if mine == 1 and counter then
-  if ttl < lease then
-    redis.call('PEXPIRE', KEYS[1], lease)
-  end
+  -- Writes in any case: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
+  redis.call('PEXPIRE', KEYS[1], math.max(ttl, lease))
   return tonumber(counter)
 end
 
@@ -61,9 +60,7 @@ end
 if mine == 0 then
   redis.call('HSET', KEYS[1], ARGV[1], 1)
 end
-if ttl < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
+redis.call('PEXPIRE', KEYS[1], math.max(ttl, lease))
 -- Lua's own number to string conversion keeps 14 digits; a token has 16.
 local text = string.format('%.0f', token)
 if ARGV[3] == '0' then

@@ -42,7 +42,6 @@ local time = redis.call('TIME')
 if mine == 0 then
   redis.call('HSET', KEYS[1], ARGV[1], 1)
 end
-if ttl < lease then
-  redis.call('PEXPIRE', KEYS[1], lease)
-end
+-- Writes in any case: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
+redis.call('PEXPIRE', KEYS[1], math.max(ttl, lease))
 return math.max(tonumber(ARGV[3]) + 1, time[1] * 1000000 + time[2])

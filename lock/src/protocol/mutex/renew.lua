@@ -20,10 +20,9 @@ for i, key in ipairs(KEYS) do
   held[i] = 0
   if mine == 1 then
     held[i] = 1
-    local lease = tonumber(ARGV[2 * i])
-    if redis.call('PTTL', key) < lease then
-      redis.call('PEXPIRE', key, lease)
-    end
+    -- Writes in any case: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
+    local ttl = redis.call('PTTL', key)
+    redis.call('PEXPIRE', key, math.max(ttl, tonumber(ARGV[2 * i])))
   end
 end
 return held
