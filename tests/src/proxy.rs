@@ -151,6 +151,27 @@ impl Proxy {
         }
     }
 
+    /// From now on nothing passes to the server, or from it, on the connections that are open; new ones are not concerned.
+    /// Nothing is lost, also if the client ends a connection: the server notices nothing of that either, as with a machine
+    /// that goes on retransmitting.
+    pub fn hold_up(&self, to_server: bool, to_client: bool) {
+        let open = self.shared.accepts.load(Ordering::SeqCst);
+        for (plan, held) in [
+            (&self.shared.to_server, to_server),
+            (&self.shared.to_client, to_client),
+        ] {
+            plan.send_modify(|plan| plan.held = if held { open } else { 0 });
+        }
+    }
+
+    /// Of what was sent to the server on each connection that is [held up](Self::hold_up), the first frame arrives now, and
+    /// nothing that was sent behind it.
+    pub fn let_one_through(&self) {
+        self.shared
+            .to_server
+            .send_modify(|plan| plan.one_passes = true);
+    }
+
     /// Both directions pass everything, except for peers that [`sever`](Self::sever) has cut off,
     /// and new connections are accepted. Swallowed bytes stay lost, and a connection that was cut
     /// stays cut.

@@ -76,13 +76,13 @@ async fn connection(
         () = reset.notified() => {
             let _ = client.set_zero_linger();
         }
-        () = serve(&mut client, peer, mode, &shared) => {}
+        () = serve(id, &mut client, peer, mode, &shared) => {}
     }
     drop(client);
     shared.open().remove(&id);
 }
 
-async fn serve(client: &mut TcpStream, peer: IpAddr, mode: Accept, shared: &Shared) {
+async fn serve(id: u64, client: &mut TcpStream, peer: IpAddr, mode: Accept, shared: &Shared) {
     if mode == Accept::Silence {
         return pending().await;
     }
@@ -92,7 +92,7 @@ async fn serve(client: &mut TcpStream, peer: IpAddr, mode: Accept, shared: &Shar
         return;
     };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    match pump_both(client, peer, &mut server, shared).await {
+    match pump_both(id, client, peer, &mut server, shared).await {
         End::Eof | End::Cut(Cut::HalfClose) => {}
         End::Cut(Cut::Rst) => {
             let _ = client.set_zero_linger();
@@ -112,6 +112,7 @@ async fn serve(client: &mut TcpStream, peer: IpAddr, mode: Accept, shared: &Shar
 
 /// Runs both directions until both have ended, or until one of them ends the connection.
 async fn pump_both(
+    id: u64,
     client: &mut TcpStream,
     peer: IpAddr,
     server: &mut TcpStream,
@@ -121,6 +122,7 @@ async fn pump_both(
     let (from_server, to_server) = server.split();
     let mut requests = std::pin::pin!(
         Pump::new(
+            id,
             from_client,
             to_server,
             peer,
@@ -131,6 +133,7 @@ async fn pump_both(
     );
     let mut replies = std::pin::pin!(
         Pump::new(
+            id,
             from_server,
             to_client,
             peer,

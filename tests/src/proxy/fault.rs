@@ -88,6 +88,10 @@ pub(super) struct Plan {
     pub(super) generation: u64,
     /// Peers whose connections pass nothing.
     pub(super) severed: HashSet<IpAddr>,
+    /// Connections up to this number are held up.
+    pub(super) held: u64,
+    /// Whether each of those passes one frame after all, and then nothing.
+    pub(super) one_passes: bool,
 }
 
 impl Plan {

@@ -29,8 +29,11 @@ pub(super) struct Pump<'a> {
     plans: &'a watch::Sender<Plan>,
     changes: watch::Receiver<Plan>,
     plan: Plan,
+    /// The number of the connection.
+    id: u64,
     /// Whether the peer is cut off.
     severed: bool,
+    held: Held,
     /// Bytes seen from the sender, of all connections.
     total: &'a AtomicU64,
     /// Read and not yet dealt with.
@@ -39,6 +42,17 @@ pub(super) struct Pump<'a> {
     passed: u64,
     /// The sender will send no more.
     eof: bool,
+}
+
+/// Whether a connection is held up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    No,
+    Yes,
+    /// But for one frame, which passes.
+    One,
+    /// That has passed.
+    Passed,
 }
 
 /// What to do next, decided by the plan and by what is pending.
@@ -57,6 +71,7 @@ enum Step {
 
 impl<'a> Pump<'a> {
     pub(super) fn new(
+        id: u64,
         from: ReadHalf<'a>,
         to: WriteHalf<'a>,
         peer: IpAddr,
@@ -73,7 +88,9 @@ impl<'a> Pump<'a> {
             plans,
             changes,
             plan,
+            id,
             severed,
+            held: Held::No,
             total,
             pending: Vec::new(),
             passed: 0,
@@ -112,6 +129,13 @@ impl<'a> Pump<'a> {
     fn look_at_plan(&mut self) {
         let plan = self.changes.borrow_and_update();
         self.severed = plan.severed.contains(&self.peer);
+        self.held = match self.held {
+            // Whatever comes later: what was behind the one that passed never arrives.
+            Held::Passed => Held::Passed,
+            _ if self.id > plan.held => Held::No,
+            _ if plan.one_passes => Held::One,
+            _ => Held::Yes,
+        };
         if plan.generation != self.plan.generation {
             self.plan = plan.clone();
             self.passed = 0;
@@ -122,6 +146,14 @@ impl<'a> Pump<'a> {
         let n = self.pending.len();
         match self.plan.fault {
             _ if self.severed => Step::Wait,
+            _ if matches!(self.held, Held::Yes | Held::Passed) => Step::Wait,
+            _ if self.held == Held::One => match frame::first(&self.pending) {
+                Some(first) => {
+                    self.held = Held::Passed;
+                    Step::Pass(first.length, Duration::ZERO)
+                }
+                None => self.read_or_end(),
+            },
             Fault::Stall => Step::Wait,
             Fault::Blackhole if n > 0 => Step::Discard(n),
             Fault::Blackhole if self.eof => Step::Wait,
