@@ -22,6 +22,7 @@ use crate::state::deadline::{Now, token_ttl};
 use crate::state::hold::Nest;
 use crate::state::id::HoldId;
 use crate::state::names::Name;
+use crate::state::token::FencingToken;
 use crate::state::waiters::{Claim, Closed};
 
 /// Beyond the remaining lease of the holder, 1 ms and up to as many more pass before the next attempt: waiters of many
@@ -239,7 +240,7 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId) -> Result<Att
             if !ran {
                 open.settle();
             }
-            return Ok(Attempted::Held(left));
+            return Ok(Attempted::Held(HeldFor::restarted(left)));
         }
         Err(error) => {
             let may_have_executed = error.may_have_executed();
