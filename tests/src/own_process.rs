@@ -49,7 +49,8 @@ pub fn in_own_process_with<F: Future<Output = ()>>(variables: &[(&str, &OsStr)],
     );
 }
 
-/// Forks, and runs `child` in the child on a thread and a runtime of its own. Returns its exit code: 0 unless it panicked.
+/// Forks, and runs `child` in the child on a thread and a runtime of its own. Returns its exit
+/// code: 0 unless it panicked.
 ///
 /// # Panics
 ///

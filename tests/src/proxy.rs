@@ -81,7 +81,7 @@ impl Proxy {
                     .enable_all()
                     .build()
                     .expect("a runtime");
-                // What is still open is closed with the runtime.
+                // Open connections are closed with the runtime.
                 runtime.block_on(async {
                     tokio::select! {
                         () = stop.notified() => {}
@@ -151,9 +151,9 @@ impl Proxy {
         }
     }
 
-    /// From now on nothing passes to the server, or from it, on the connections that are open; new ones are not concerned.
-    /// Nothing is lost, also if the client ends a connection: the server notices nothing of that either, as with a machine
-    /// that goes on retransmitting.
+    /// From now on nothing passes to the server, or from it, on the connections that are open; new
+    /// ones are not concerned. Nothing is lost, also if the client ends a connection: the server
+    /// notices nothing of that either, as with a machine that goes on retransmitting.
     pub fn hold_up(&self, to_server: bool, to_client: bool) {
         let open = self.shared.accepts.load(Ordering::SeqCst);
         for (plan, held) in [
@@ -164,8 +164,8 @@ impl Proxy {
         }
     }
 
-    /// Of what was sent to the server on each connection that is [held up](Self::hold_up), the first frame arrives now, and
-    /// nothing that was sent behind it.
+    /// Of what was sent to the server on each connection that is [held up](Self::hold_up), the
+    /// first frame arrives now, and nothing that was sent behind it.
     pub fn let_one_through(&self) {
         self.shared
             .to_server

@@ -1,4 +1,4 @@
-//! What one node says of the others: the lines of `CLUSTER NODES`.
+//! A node's view of the others: the lines of `CLUSTER NODES`.
 
 /// A line of `CLUSTER NODES`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// When nobody serves the slot.
+    /// When no node serves the slot.
     pub async fn migration(&self, slot: u16, target: usize) -> Migration<'_> {
         let source = self
             .master_of_slot(slot)

@@ -87,7 +87,7 @@ async fn serve(id: u64, client: &mut TcpStream, peer: IpAddr, mode: Accept, shar
         return pending().await;
     }
     let Ok(mut server) = TcpStream::connect(shared.target).await else {
-        // The client was accepted before it could be known that nobody is there.
+        // The client was accepted before the server was known to be down.
         let _ = client.set_zero_linger();
         return;
     };

@@ -55,7 +55,7 @@ enum Held {
     Passed,
 }
 
-/// What to do next, decided by the plan and by what is pending.
+/// The next step, decided by the plan and the pending bytes.
 enum Step {
     /// Pass this many bytes, then pause.
     Pass(usize, Duration),
@@ -214,7 +214,7 @@ impl<'a> Pump<'a> {
         }
         self.to.write_all(&self.pending[..n]).await?;
         self.passed += match self.plan.fault {
-            // What passes under this plan is a whole frame.
+            // Under this plan whole frames pass.
             Fault::LoseReply { .. } => {
                 let kind = frame::first(&self.pending).map(|first| first.kind);
                 u64::from(kind == Some(Kind::Reply))

@@ -1,4 +1,4 @@
-//! What a client opens, what it may be told by a URL, and what it leaves behind.
+//! A client's connections: the number it opens, settings of the URL, and their end.
 
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,8 @@ async fn a_client_that_is_closed_or_dropped_during_a_search_leaves_no_connection
     }
 }
 
-/// Valkey 9 can have databases in a cluster. Other servers cannot, and their refusal does not say where the number is from.
+/// Valkey 9 can have databases in a cluster. Other servers cannot, and their refusal does not say
+/// where the number is from.
 #[tokio::test]
 async fn a_database_in_the_url_of_a_cluster_is_used_or_refused() {
     let can = has_option("cluster-databases").await;
@@ -192,7 +193,8 @@ async fn nodes_without_the_name_that_they_should_announce_are_reached_by_their_a
     }
 }
 
-/// A program connects in one runtime and locks in another. The first one is then not driven any more, or busy.
+/// A program connects in one runtime and locks in another. The first one is then not driven any
+/// more, or busy.
 #[test]
 fn a_call_ends_in_time_although_the_runtime_of_the_connection_is_not_driven() {
     let runtime = || {

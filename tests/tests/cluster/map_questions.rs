@@ -62,7 +62,7 @@ async fn masters_that_are_cut_off_do_not_outvote_the_others() {
     }
     let since = Instant::now();
     for key in lost {
-        // What counts is that the other masters are believed; the old one may grant it for a
+        // The other masters must be believed; the old one may grant it for a
         // moment.
         until("the client goes to the new master", async || {
             let soon = Instant::now() + Duration::from_secs(1);

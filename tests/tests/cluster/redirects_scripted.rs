@@ -55,7 +55,7 @@ async fn two_nodes_that_point_at_each_other_end_in_an_error_and_no_storm() {
         17,
         "the first attempt and sixteen redirects"
     );
-    // One for commands, and one for maps while nobody needed the other.
+    // One for commands, and one for maps before the other was needed.
     println!("{} and {} connections", fake.accepted(0), fake.accepted(1));
     assert!(fake.accepted(0) <= 4 && fake.accepted(1) <= 4);
 }

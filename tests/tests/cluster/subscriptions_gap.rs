@@ -315,8 +315,8 @@ async fn an_unasked_unsubscribe_is_answered_by_subscribing_again() {
     })
     .await;
     let client = client(&server.url()).await;
-    // What is subscribed before the first reply may be asked for twice, which is one time too many
-    // for this script.
+    // A channel subscribed before the first reply may be requested twice, which is one time too
+    // many for this script.
     client.call(b"", &Command::new("PING")).await.unwrap();
     let mut subscription = client.subscribe(b"c");
     subscribed(&mut subscription).await;

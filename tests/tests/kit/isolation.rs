@@ -98,7 +98,7 @@ async fn a_node_that_is_cut_off_serves_for_a_while_is_replaced_and_comes_back_as
     }
 }
 
-/// Nobody tells a lone master to stop.
+/// A lone master is not told to stop.
 #[tokio::test]
 async fn a_master_that_is_cut_off_from_its_sentinels_goes_on_and_is_demoted_when_it_is_back() {
     if !network::can_be_cut() {

@@ -282,7 +282,7 @@ async fn half_close_towards_the_client_still_executes_its_requests() {
     becomes(&server, "b", "1").await;
 }
 
-/// What was sent through the proxy reaches the server soon, though no reply tells when.
+/// Bytes sent through the proxy reach the server soon, without a reply that tells when.
 async fn becomes(server: &Server, key: &str, value: &str) {
     let mut raw = server.raw().await;
     let give_up = Instant::now() + Duration::from_secs(20);

@@ -28,7 +28,7 @@ const SHARDED: &[&str] = &["+spublish", "+ssubscribe", "+sunsubscribe"];
 /// Commands for a cluster's map and redirects.
 const CLUSTER: &[&str] = &["+cluster|slots", "+pubsub|shardnumsub", "+asking"];
 
-/// What locks that replicas confirm need besides.
+/// Further rights of locks that replicas confirm.
 const REPLICAS: &[&str] = &["+info", "+wait"];
 /// The same in a cluster.
 const CLUSTER_REPLICAS: &[&str] = &["+cluster|myid", "+cluster|replicas", "+cluster|nodes"];

@@ -167,7 +167,7 @@ async fn a_server_that_dies_during_the_handshake_could_not_be_reached() {
             } else {
                 proxy.to_client(fault)
             }
-            // What comes behind the handshake is made up for by itself.
+            // Requests behind the handshake are repeated by the connection.
             if let Err(error) = within("an answer", Locks::connect(proxy.url())).await {
                 assert_says(
                     &error,
@@ -192,7 +192,8 @@ async fn a_server_that_dies_during_the_handshake_could_not_be_reached() {
     );
 }
 
-/// Without the feature `tls`, without certificates to trust, or with both: no later attempt can succeed.
+/// Without the feature `tls`, without certificates to trust, or with both: no later attempt can
+/// succeed.
 #[tokio::test]
 async fn rediss_to_a_port_without_tls_is_a_setting_and_not_an_outage() {
     let server = Server::start().await;

@@ -1,4 +1,5 @@
-//! A process that is forked has copies of its parent's locks and connections, and leaves both alone.
+//! A process that is forked has copies of its parent's locks and connections, and leaves both
+//! alone.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -62,7 +63,7 @@ fn a_child_neither_uses_nor_ends_the_locks_of_its_parent() {
             drop(of_a);
             a_guard_is_worth_nothing(of_b).await;
             every_call_is_refused(&locks_too, &a_too).await;
-            // What it may do: connect by itself.
+            // It may connect by itself.
             let own = within("a connection", Locks::connect(url)).await.unwrap();
             assert!(own.mutex("a").try_lock().await.unwrap().is_none());
             assert!(own.mutex("c").try_lock().await.unwrap().is_some());
@@ -89,7 +90,8 @@ fn a_child_neither_uses_nor_ends_the_locks_of_its_parent() {
     });
 }
 
-/// An attempt whose reply is still out: giving it up in the child would release what the parent is granted.
+/// An attempt whose reply is still out: giving it up in the child would release what the parent is
+/// granted.
 #[test]
 fn a_child_does_not_withdraw_what_its_parent_has_asked_for() {
     in_own_process(async {

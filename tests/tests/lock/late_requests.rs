@@ -1,5 +1,6 @@
-//! Requests that arrive after their connection was given up: retransmitted by the client's machine, or left in the receive
-//! buffer of a server. The release overtakes them on another connection, and what they take must not stand.
+//! Requests that arrive after their connection was given up: retransmitted by the client's machine,
+//! or left in the receive buffer of a server. The release overtakes them on another connection, and
+//! what they take must not stand.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ const COMMAND_TIMEOUT: Duration = ms(300);
 /// Long enough for what stands to be seen.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// What does not arrive in time.
+/// The direction in which bytes are late.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Requests,
@@ -137,7 +138,8 @@ async fn a_replicated_lock_of_a_late_request_does_not_stand_without_the_right_to
     nothing_stands(false, Replicas::All).await;
 }
 
-/// The acquire is on an exclusive connection and its release on another one: whichever the server reads first.
+/// The acquire is on an exclusive connection and its release on another one: whichever the server
+/// reads first.
 #[tokio::test]
 async fn a_replicated_acquire_that_is_dropped_at_any_await_leaves_nothing() {
     let mut stage = Stage::new().await;

@@ -174,7 +174,8 @@ async fn each_lock_may_ask_for_more_or_less_than_the_others() {
     }
 }
 
-/// A renewal that replicas have not confirmed is worth nothing: the master may have been replaced by one of them.
+/// A renewal that replicas have not confirmed is worth nothing: the master may have been replaced
+/// by one of them.
 #[tokio::test]
 async fn a_hold_that_replicas_do_not_confirm_any_more_is_lost_within_its_lease_and_released() {
     let servers = servers().await;

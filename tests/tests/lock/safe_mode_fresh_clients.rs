@@ -1,5 +1,6 @@
-//! Clients that connect while a master is replaced. They know nothing from before: whatever they believe of masters and
-//! replicas they learn in the middle of it. The old master is frozen, and wakes up at the moment of the promotion.
+//! Clients that connect while a master is replaced. They know nothing from before: whatever they
+//! believe of masters and replicas they learn in the middle of it. The old master is frozen, and
+//! wakes up at the moment of the promotion.
 //!
 //! With `LEASEHOLD_LONG=1` in the environment there are more rounds.
 
@@ -77,9 +78,10 @@ struct Round {
     waits: u64,
 }
 
-/// A master is frozen, replaced, and wakes up. From the freeze until two seconds after the promotion clients connect, each
-/// for a lock of its own. Afterwards the same locks are taken at the new master, without waiting for any replica: those that
-/// a fresh client was granted must be held there.
+/// A master is frozen, replaced, and wakes up. From the freeze until two seconds after the
+/// promotion clients connect, each for a lock of its own. Afterwards the same locks are taken at
+/// the new master, without waiting for any replica: those that a fresh client was granted must be
+/// held there.
 async fn round(shard: &Shard, number: usize) -> Round {
     let master = shard.master().await;
     let replicas = shard.replicas_of(master).await;
@@ -143,8 +145,8 @@ async fn round(shard: &Shard, number: usize) -> Round {
         .await
         .saturating_sub(before);
     if shard.history(promoted).await.as_ref() != Some(&history) {
-        // Sentinels that have not heard of the promotion and find the old master well may take it back, and with it all
-        // that was granted by the new one alone.
+        // Sentinels that have not heard of the promotion and find the old master well may take it
+        // back, and with it all that was granted by the new one alone.
         println!("round {number}: the promotion was taken back");
         round.twice = 0;
     }
@@ -247,7 +249,7 @@ impl Shard {
             .and_then(|_| line("master_replid:"))
     }
 
-    /// Waits until everybody follows the master.
+    /// Waits until all servers follow the master.
     async fn settle(&self) {
         match self {
             Self::Cluster(cluster) => {

@@ -1,5 +1,5 @@
-//! Which replicas must confirm when masters and replicas come and go: those of the master that has the lock now, without
-//! those that are down.
+//! Which replicas must confirm when masters and replicas come and go: those of the master that has
+//! the lock now, without those that are down.
 
 use std::time::{Duration, Instant};
 

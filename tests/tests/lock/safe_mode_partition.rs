@@ -1,5 +1,5 @@
-//! A partition with the master and the holder of its locks on one side, and everything else on the other: the lonely master
-//! goes on answering the holder's renewals.
+//! A partition with the master and the holder of its locks on one side, and everything else on the
+//! other: the lonely master goes on answering the holder's renewals.
 //!
 //! With `LEASEHOLD_LONG=1` in the environment there are more rounds.
 
@@ -42,7 +42,7 @@ async fn take(locks: &Locks, name: &str) -> Guard {
     .await
 }
 
-/// How many of the locks were held twice, once everybody else has got all of them.
+/// Number of locks that were held twice, once the others have got all of them.
 async fn held_twice(held: &[Guard], names: &[String], url: &str, cut: Instant) -> usize {
     let fresh = builder(url.to_owned()).connect().await.unwrap();
     let mut twice = 0;
@@ -132,8 +132,9 @@ async fn a_holder_that_is_cut_off_with_its_master_loses_its_locks_behind_sentine
     assert_eq!(twice, 0, "of {} locks", LOCKS * rounds());
 }
 
-/// In a cluster the holder goes on reaching the others, and finds its locks at the new master, where they were renewed. Nobody
-/// else gets them, also not those that were renewed at the old master alone.
+/// In a cluster the holder goes on reaching the others, and finds its locks at the new master,
+/// where they were renewed. Nobody else gets them, also not those that were renewed at the old
+/// master alone.
 #[tokio::test]
 async fn a_holder_whose_master_is_cut_off_is_the_only_one_in_a_cluster() {
     if !network::can_be_cut() {

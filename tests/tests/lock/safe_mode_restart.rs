@@ -1,5 +1,6 @@
-//! A master that is back without its data before anybody has replaced it. Its replicas copy that, and one of them may be
-//! promoted all the same: a process that has been running for long, and has forgotten every lock.
+//! A master that is back without its data before anybody has replaced it. Its replicas copy that,
+//! and one of them may be promoted all the same: a process that has been running for long, and has
+//! forgotten every lock.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ fn builder(url: String) -> LocksBuilder {
         .command_timeout(ms(1_000))
 }
 
-/// A lock with a fixed lease: nothing but its end tells the holder that the servers have forgotten it.
+/// A lock with a fixed lease: nothing but its end tells the holder that the servers have forgotten
+/// it.
 async fn take(locks: &Locks, name: &str) -> Guard {
     until("the lock is granted", async || {
         match locks.mutex(name).try_lock().lease(LEASE).await {
@@ -35,8 +37,8 @@ async fn take(locks: &Locks, name: &str) -> Guard {
     .await
 }
 
-/// Has `restart` run while locks are held, and then takes all of them through a client that was connected before and one
-/// that was not.
+/// Has `restart` run while locks are held, and then takes all of them through a client that was
+/// connected before and one that was not.
 async fn nothing_is_held_twice(url: String, prefix: &str, restart: impl AsyncFnOnce()) {
     let (ours, others) = (
         builder(url.clone()).connect().await.unwrap(),

@@ -1,4 +1,5 @@
-//! Bounds of waiting: of one call, of all calls behind a server that is down, and of the commands that they cost.
+//! Bounds of waiting: of one call, of all calls behind a server that is down, and of the commands
+//! that they cost.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,8 @@ async fn a_bounded_wait_takes_its_time_and_one_command_timeout_at_most() {
     let proxy = Proxy::start(server.addr());
     let locks = impatient(proxy.url(), ms(4_000)).await;
     let mut raw = server.raw().await;
-    // Writes wait, handshakes do not: the connection comes back, late, to a server that answers no script.
+    // Writes wait, handshakes do not: the connection comes back, late, to a server that answers no
+    // script.
     assert!(
         raw.cmd(&["CLIENT", "PAUSE", "20000", "WRITE"])
             .await

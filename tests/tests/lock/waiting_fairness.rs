@@ -63,7 +63,8 @@ async fn away(proxy: &Proxy, distance: Duration) -> Locks {
     locks
 }
 
-/// Each of both gets at least a fifth of all grants. The bound is generous: the machine is busy with other tests.
+/// Each of both gets at least a fifth of all grants. The bound is generous: the machine is busy
+/// with other tests.
 async fn fight(near: Means, distance: Duration) {
     let server = Server::start().await;
     let proxy = Proxy::start(server.addr());

@@ -35,7 +35,7 @@ async fn a_server_that_evicts_locks_is_warned_of() {
     assert!(locks(&server).await.warnings().is_empty());
 }
 
-/// What the warning is about: an eviction is a loss.
+/// The reason for the warning: an eviction is a loss.
 #[tokio::test]
 async fn a_lock_that_is_evicted_is_lost() {
     let server = Server::start().await;

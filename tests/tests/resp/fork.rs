@@ -1,14 +1,12 @@
-//! A process that is forked has copies of its parent's sockets: it sends nothing over them and does not end them.
-
-use std::time::Duration;
+//! A process that is forked has copies of its parent's sockets: it sends nothing over them and does
+//! not end them.
 
 use leasehold_resp::pool::Pool;
 use leasehold_resp::{Command, Connection, Endpoint, ErrorKind};
 use leasehold_testkit::Server;
 use leasehold_testkit::own_process::{in_a_fork, in_own_process};
 
-/// Against hangs.
-const BOUND: Duration = Duration::from_secs(10);
+use crate::support::BOUND;
 
 fn incr() -> Command {
     Command::new("INCR").arg("n")

@@ -13,7 +13,7 @@ use leasehold_testkit::scripted::{Peer, Scripted};
 /// Elements that a hostile peer sends in one reply.
 const MANY: usize = 10_000_000;
 
-/// What the smallest elements look like.
+/// The smallest elements.
 const SMALL: [&[u8]; 7] = [
     b"_\r\n",
     b":1\r\n",
@@ -24,8 +24,8 @@ const SMALL: [&[u8]; 7] = [
     b"%1\r\n_\r\n_\r\n",
 ];
 
-/// Feeds `header` and then `body` over and over, in pieces as they come from a socket, until a frame is whole or
-/// refused; how many bytes were read.
+/// Feeds `header` and then `body` over and over, in pieces as they come from a socket, until a
+/// frame is whole or refused; how many bytes were read.
 fn feed(decoder: &mut Decoder, header: &str, body: &[u8], times: usize) -> (usize, Option<Frame>) {
     let piece = body.repeat((16 << 10) / body.len());
     let mut left = times * body.len();
@@ -91,7 +91,8 @@ fn what_a_large_reply_took_is_given_back() {
     assert!(kept.bytes_current < 4 << 10, "{}", kept.bytes_current);
 }
 
-/// Attributes describe values that come later; a stream of them inside of an array must not pile up.
+/// Attributes describe values that come later; a stream of them inside of an array must not pile
+/// up.
 #[test]
 fn attributes_and_pushes_inside_of_an_array_do_not_keep_their_bytes() {
     let attribute = b"|1\r\n+key\r\n$100\r\n"
@@ -136,7 +137,8 @@ fn attributes_and_pushes_inside_of_an_array_do_not_keep_their_bytes() {
     }
 }
 
-/// The same over a socket, and before and after the handshake. Runs in a process of its own, whose memory it measures.
+/// The same over a socket, and before and after the handshake. Runs in a process of its own, whose
+/// memory it measures.
 #[test]
 fn a_peer_that_sends_ten_million_elements_costs_little_and_nothing_stays() {
     in_own_process(async {

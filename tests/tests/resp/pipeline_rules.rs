@@ -200,7 +200,7 @@ fn a_place_is_used_again_only_when_its_owner_is_done_with_it() {
     assert_ne!(a, b, "a has not fetched its reply");
     assert_eq!(world.text(a), "a");
     assert_eq!(world.submit("c"), a);
-    // An outcome that nobody fetches frees the place as well.
+    // An outcome that is not fetched frees the place as well.
     world.write_all();
     world.reply("b");
     world.pipeline.abandon(b);

@@ -1,4 +1,5 @@
-//! A connection that lives on a runtime which does not run: calls from others end within their bound all the same.
+//! A connection that lives on a runtime which does not run: calls from others end within their
+//! bound all the same.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use leasehold_testkit::Server;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Generous: what is tested is that a call ends, and does so long before the other runtime runs again.
+/// Generous: what is tested is that a call ends, and does so long before the other runtime runs
+/// again.
 const BOUND: Duration = Duration::from_secs(10);
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -19,7 +21,8 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// A connection whose runtime is never driven after the connect, until the sender is dropped; then it is for a while.
+/// A connection whose runtime is never driven after the connect, until the sender is dropped; then
+/// it is for a while.
 fn stranded(endpoint: Endpoint) -> (Connection, mpsc::Sender<()>, std::thread::JoinHandle<()>) {
     let (give, take) = mpsc::channel();
     let (resume, resumed) = mpsc::channel::<()>();
@@ -60,7 +63,8 @@ fn calls_time_out_by_themselves_while_the_connections_runtime_is_blocked() {
         let outcome = tokio::time::timeout(BOUND, connection.send(&later)).await;
         let error = outcome.expect("in time").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-        // The other runtime goes on, takes the late replies for what they are, and the connection is as good as new.
+        // The other runtime goes on, takes the late replies for what they are, and the connection
+        // is as good as new.
         drop(resume);
         tokio::time::sleep(Duration::from_millis(100)).await;
         let now = echo("now");
@@ -75,7 +79,7 @@ fn so_do_calls_on_an_exclusive_connection() {
     let server = runtime().block_on(Server::start());
     let endpoint = Endpoint::parse(&server.url()).unwrap();
     let pool = Pool::lazy(&endpoint, 1, None);
-    // Connected on a runtime that nobody drives any more.
+    // Connected on a runtime that is not driven any more.
     let stranded = runtime();
     let mut exclusive = stranded.block_on(pool.exclusive()).unwrap();
     runtime().block_on(async {
@@ -84,7 +88,7 @@ fn so_do_calls_on_an_exclusive_connection() {
         let error = outcome.expect("in time").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         drop(exclusive);
-        // Nobody gets it: the next one is another.
+        // The broken one is not reused: the next one is another.
         let mut next = pool.exclusive().await.unwrap();
         let outcome = tokio::time::timeout(BOUND, next.call(&ping, TIMEOUT)).await;
         assert_eq!(outcome.expect("in time").unwrap().as_str(), Some("PONG"));

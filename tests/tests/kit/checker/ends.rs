@@ -90,7 +90,7 @@ fn i9_a_call_that_was_cancelled_or_failed_leaves_no_hold() {
         .keeps_everything();
     cancelled().shows(300, &["a:1"], 900).breaks(&["I9"]);
     failed().shows(300, &["a:1"], 900).breaks(&["I9"]);
-    // It may be of somebody who still waits for the answer.
+    // It may belong to a call that is still open.
     failed()
         .invoke(250, "b")
         .shows(300, &["b:1"], 900)
