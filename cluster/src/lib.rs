@@ -49,6 +49,7 @@ pub use client::{Client, Evaluated};
 pub use ending::{Ended, Ending};
 pub use expectation::{Quorum, Refusal};
 pub use inbox::SubscriptionEvent;
+pub use listing::FailureDetection;
 pub use replicated::{Confirmed, Demand, Replicated, Round, Unconfirmed};
 pub use script::{Script, ScriptCall};
 pub use submitted::Submitted;

@@ -255,7 +255,8 @@ impl LocksBuilder {
         let client = Client::connect(target.clone())
             .await
             .map_err(Error::from_read)?;
-        let warnings = warning::of_servers(&client).await;
+        let confirmed = !matches!(config.replicas, Replicas::None | Replicas::AtLeast(0));
+        let warnings = warning::of_servers(&client, confirmed.then_some(config.lease)).await;
         Ok(Locks::over(client, target, config, warnings))
     }
 

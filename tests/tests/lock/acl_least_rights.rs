@@ -19,7 +19,7 @@ const COMMANDS: &[&str] = &[
     "+eval", "+evalsha", "+hexists", "+pttl", "+get", "+time", "+hset", "+pexpire", "+set",
     "+hdel", "+hscan", "+del",
 ];
-/// Asked before waiters are woken, and for warnings; a denial prevents nothing, but is logged.
+/// Asked before waiters are woken, and at each connect; a denial prevents nothing, but is logged.
 const NOTED: &[&str] = &["+exists", "+info"];
 /// Pub/sub, which wakes waiters.
 const CHANNELS: &[&str] = &["+publish", "+subscribe", "+unsubscribe"];
@@ -28,8 +28,8 @@ const SHARDED: &[&str] = &["+spublish", "+ssubscribe", "+sunsubscribe"];
 /// Commands for a cluster's map and redirects.
 const CLUSTER: &[&str] = &["+cluster|slots", "+pubsub|shardnumsub", "+asking"];
 
-/// Further rights of locks that replicas confirm.
-const REPLICAS: &[&str] = &["+info", "+wait"];
+/// Further rights of locks that replicas confirm, besides `+info`.
+const REPLICAS: &[&str] = &["+wait"];
 /// The same in a cluster.
 const CLUSTER_REPLICAS: &[&str] = &["+cluster|myid", "+cluster|replicas", "+cluster|nodes"];
 
@@ -76,8 +76,8 @@ impl Place {
             .iter()
             .map(|entry| entry.get("object").unwrap().str().into())
             .collect();
-        // Every handshake tries `CLIENT SETINFO` and `INFO`; their denial has no effect.
-        denied.retain(|object| !object.starts_with("client") && object != "info");
+        // Every handshake tries `CLIENT SETINFO`; its denial has no effect.
+        denied.retain(|object| !object.starts_with("client"));
         denied.dedup();
         denied
     }
