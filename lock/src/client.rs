@@ -9,6 +9,7 @@ use leasehold_cluster::{Client, Target};
 use leasehold_resp::tls::TlsConfig;
 
 use crate::engine::context::{Config, Context};
+use crate::engine::handle::Handle;
 use crate::engine::registry::Registry;
 use crate::engine::release;
 use crate::engine::renewal::worker;
@@ -36,7 +37,7 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    context: Arc<Context>,
+    context: Arc<Handle>,
     warnings: Arc<[Warning]>,
 }
 
@@ -84,7 +85,7 @@ impl Locks {
         let spawn = worker::spawner(target, config.lease);
         let registry = Registry::new(id.seed().rotate_left(32), spawn);
         Self {
-            context: Context::new(client, registry, config, id),
+            context: Handle::new(Context::new(client, registry, config, id)),
             warnings: warnings.into(),
         }
     }

@@ -4,6 +4,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod context;
+pub(crate) mod handle;
 pub(crate) mod hold;
 mod home;
 mod queue;

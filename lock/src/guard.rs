@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::context::Context;
 use crate::engine::hold::Hold;
+use crate::engine::registry::Registry;
 use crate::engine::release::{self, Release};
 use crate::error::{Error, Lost, LostReason};
 use crate::state::token::FencingToken;
@@ -28,7 +29,9 @@ use crate::state::token::FencingToken;
 /// A process that is forked has no locks of its parent's: its copy of a guard is not held, and dropping it does nothing.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
-    context: Arc<Context>,
+    /// Kept by the hold until it ends, and not by the guard: one that is leaked keeps no connection.
+    context: Weak<Context>,
+    registry: Arc<Registry>,
     hold: Arc<Hold>,
     /// Whether its end was counted, by [`release`](Self::release).
     left: bool,
@@ -38,7 +41,8 @@ impl Guard {
     /// A guard of `hold`, which counts it already.
     pub(crate) fn new(context: &Arc<Context>, hold: Arc<Hold>) -> Self {
         Self {
-            context: Arc::clone(context),
+            context: Arc::downgrade(context),
+            registry: Arc::clone(&context.registry),
             hold,
             left: false,
         }
@@ -73,7 +77,7 @@ impl Guard {
     /// For how long the lease may be trusted without another renewal; zero if it is lost.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        if self.context.registry.home.is_elsewhere() {
+        if self.registry.home.is_elsewhere() {
             return Duration::ZERO;
         }
         self.hold.left()
@@ -92,7 +96,7 @@ impl Guard {
     ///
     /// Cancel safe: it only watches.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static + use<> {
-        let (registry, hold) = (Arc::clone(&self.context.registry), Arc::clone(&self.hold));
+        let (registry, hold) = (Arc::clone(&self.registry), Arc::clone(&self.hold));
         async move { release::over(&registry, &hold).await }
     }
 
@@ -115,7 +119,7 @@ impl Guard {
     /// ```
     #[must_use]
     pub fn cancellation(&self) -> CancellationToken {
-        let registry = &self.context.registry;
+        let registry = &self.registry;
         if registry.home.is_elsewhere() {
             let token = CancellationToken::new();
             token.cancel();
@@ -145,7 +149,7 @@ impl Guard {
     ///
     /// As cancel safe as `future`, which is dropped with it.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
-        let mut lost = pin!(release::over(&self.context.registry, &self.hold));
+        let mut lost = pin!(release::over(&self.registry, &self.hold));
         let mut future = pin!(future);
         poll_fn(|cx| {
             // First, so that nothing runs under a lost lock even once.
@@ -170,14 +174,20 @@ impl Guard {
     /// Cancel safe: the release was sent with the first poll, and is finished without the future.
     pub async fn release(mut self) -> Result<Release, Error> {
         self.left = true;
-        release::release(&self.context, &self.hold).await
+        match self.context.upgrade() {
+            Some(context) => release::release(&context, &self.hold).await,
+            // It ran out or was lost, and nothing else of these locks is left.
+            None => Ok(Release::AlreadyGone),
+        }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.left {
-            release::drop_guard(&self.context, &self.hold);
+        if let Some(context) = self.context.upgrade()
+            && !self.left
+        {
+            release::drop_guard(&context, &self.hold);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::engine::context::Context;
+use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
 use crate::primitives::mutex::Mutex;
 
@@ -17,12 +17,12 @@ use crate::primitives::mutex::Mutex;
 /// [`ErrorKind::Lost`](crate::ErrorKind::Lost): the work under the old guard must end first.
 #[derive(Clone)]
 pub struct Owner {
-    context: Arc<Context>,
+    context: Arc<Handle>,
     holds: Arc<OwnerHolds>,
 }
 
 impl Owner {
-    pub(crate) fn new(context: &Arc<Context>) -> Self {
+    pub(crate) fn new(context: &Arc<Handle>) -> Self {
         Self {
             context: Arc::clone(context),
             holds: OwnerHolds::new(context.next_number()),

@@ -10,6 +10,7 @@ use leasehold_resp as resp;
 use leasehold_resp::Value;
 
 use super::context::Context;
+use super::handle::Handle;
 use super::hold::{Granted, Hold, OwnerHolds};
 use super::queue::{Place, Turn, Wake};
 use super::release;
@@ -40,7 +41,7 @@ const WHILE_MIGRATING: Duration = Duration::from_millis(250);
 /// What was asked for.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Arc<Handle>,
     pub(crate) protocol: &'static Protocol,
     pub(crate) name: Arc<Name>,
     pub(crate) owner: Option<Arc<OwnerHolds>>,
@@ -300,6 +301,7 @@ async fn attempt(request: &Request, place: &mut Place, id: HoldId) -> Result<Att
         unanswered: open.unanswered.clone(),
     };
     let hold = hold(granted)?;
+    hold.keep(Arc::<Context>::clone(context));
     // If the locks were shut down meanwhile, the attempt is still open.
     place.grant(&hold)?;
     open.settle();

@@ -1,5 +1,6 @@
 //! A hold as guards, the table of waiters and the renewals share it; and the holds of one owner.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -37,11 +38,16 @@ pub(crate) struct Hold {
     /// Connections over which an acquire of it may still arrive late.
     pub(crate) unanswered: Unanswered,
     state: Mutex<HoldState>,
+    /// Keeps the context, and so the connection, until it ends.
+    anchor: Mutex<Option<Anchor>>,
     /// Notified when it ends.
     ended: Notify,
     /// Cancelled when it ends, once it was asked for.
     cancellation: OnceLock<CancellationToken>,
 }
+
+/// What a hold keeps alive.
+type Anchor = Arc<dyn Any + Send + Sync>;
 
 /// What a hold is made from.
 #[derive(Debug)]
@@ -79,6 +85,7 @@ impl Hold {
             acknowledged: granted.acknowledged,
             unanswered: granted.unanswered,
             state: Mutex::new(state),
+            anchor: Mutex::new(None),
             ended: Notify::new(),
             cancellation: OnceLock::new(),
         })
@@ -109,8 +116,15 @@ impl Hold {
         self.ended.notified()
     }
 
+    /// Keeps `anchor` until it ends.
+    pub(crate) fn keep(&self, anchor: Anchor) {
+        *lock(&self.anchor) = Some(anchor);
+    }
+
     /// Tells everything that watches it of its end, which its state has by now.
     pub(crate) fn announce_end(&self) {
+        let anchor = lock(&self.anchor).take();
+        drop(anchor);
         self.ended.notify_waiters();
         if let Some(token) = self.cancellation.get() {
             token.cancel();

@@ -68,7 +68,12 @@ impl Place {
         name: &Arc<Name>,
         claim: Claim,
     ) -> Result<Option<Self>, Closed> {
-        let ticket = context.registry.table.enter_if_free(name, claim)?;
+        let registry = &context.registry;
+        for hold in registry.table.holds(name) {
+            // One that has run out ends here.
+            release::check(registry, &hold);
+        }
+        let ticket = registry.table.enter_if_free(name, claim)?;
         Ok(ticket.map(|ticket| Self::new(context, name, ticket)))
     }
 

@@ -87,6 +87,11 @@ impl Table {
         after.run();
     }
 
+    /// See [`Waiters::all_holds`].
+    pub(crate) fn all_holds(&self) -> Vec<Arc<Hold>> {
+        lock(&self.0).all_holds()
+    }
+
     /// See [`Waiters::holds`].
     pub(crate) fn holds(&self, name: &Arc<Name>) -> Vec<Arc<Hold>> {
         lock(&self.0).holds(name)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::acquire::{Request, Wait};
-use crate::engine::context::Context;
+use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
 use crate::engine::release;
 use crate::error::{Error, ErrorKind, LostReason};
@@ -26,7 +26,7 @@ use crate::state::names::Name;
 /// makes locks that nest.
 #[derive(Clone)]
 pub struct Mutex {
-    context: Arc<Context>,
+    context: Arc<Handle>,
     name: Arc<Name>,
     owner: Option<Arc<OwnerHolds>>,
 }
@@ -39,7 +39,7 @@ pub struct Holder {
 }
 
 impl Mutex {
-    pub(crate) fn new(context: &Arc<Context>, name: &str, owner: Option<&Arc<OwnerHolds>>) -> Self {
+    pub(crate) fn new(context: &Arc<Handle>, name: &str, owner: Option<&Arc<OwnerHolds>>) -> Self {
         let name = Name::new(&MUTEX.layout, context.config.namespace.as_deref(), name);
         Self {
             context: Arc::clone(context),

@@ -315,6 +315,12 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
         after
     }
 
+    /// The holds of all names.
+    pub(crate) fn all_holds(&self) -> Vec<H> {
+        let held = self.entries.values().flat_map(|entry| entry.held.iter());
+        held.map(|held| held.hold.clone()).collect()
+    }
+
     /// The holds of this name.
     pub(crate) fn holds(&self, name: &Arc<Name>) -> Vec<H> {
         let entry = self.entries.get(name);

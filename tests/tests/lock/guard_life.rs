@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks, LostReason, Release};
 use leasehold_testkit::own_process::this_test_again;
-use leasehold_testkit::{Cut, Fault, Proxy, Server, process};
+use leasehold_testkit::{Cut, Fault, Proxy, Raw, Server, process};
 
 use crate::support::{exists, locks, ms, short_locks, until, within};
 
@@ -438,4 +438,34 @@ fn blocking_work_sees_the_end_of_a_fixed_lease_while_its_runtime_is_blocked() {
             LostReason::Expired
         );
     });
+}
+
+/// `mem::forget` is safe, so it must not keep anything for ever. While a lease is renewed the guard is taken for alive.
+#[tokio::test]
+async fn a_guard_that_is_leaked_keeps_the_connection_until_its_lease_ends() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let connections = async |raw: &mut Raw| {
+        let clients = raw.cmd(&["CLIENT", "LIST"]).await;
+        clients.str().lines().count() - 1
+    };
+    let locks = short_locks(&server, ms(300)).await;
+    let bounded = locks.mutex("bounded").lock().max_hold(ms(1_000));
+    for guard in [
+        locks.mutex("fixed").lock().lease(ms(500)).await.unwrap(),
+        locks.mutex("short").lock().max_hold(ms(200)).await.unwrap(),
+        bounded.await.unwrap(),
+        locks.mutex("lost").lock().await.unwrap(),
+    ] {
+        assert!(guard.is_held());
+        std::mem::forget(guard);
+    }
+    drop(locks);
+    assert!(connections(&mut raw).await > 0, "it is still held");
+    raw.cmd(&["DEL", "lost"]).await;
+    until("the connections end", async || {
+        connections(&mut raw).await == 0
+    })
+    .await;
+    assert!(!exists(&mut raw, "fixed").await);
 }
