@@ -158,7 +158,7 @@ async fn a_body_that_hangs_keeps_the_lock_for_its_longest_hold_and_no_longer() {
             .unwrap(),
     );
 
-    let short = ours.mutex("b").lock().max_hold(ms(200)).await.unwrap();
+    let short = ours.mutex("b").lock().max_hold(ms(1_400)).await.unwrap();
     assert_eq!(within("the end", short.lost()).await, LostReason::MaxHold);
     assert_eq!(
         short.release().await.unwrap(),
