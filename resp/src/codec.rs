@@ -1,7 +1,7 @@
 //! The codec in the shape that `tokio_util::codec::Framed` wants.
 //!
 //! The connection does not use it: it reads larger blocks than `Framed` does and shares its output buffer with its
-//! callers. This is for whoever wants frames over some other stream.
+//! callers. This is for frames over other streams.
 
 use std::fmt;
 use std::io;
@@ -33,7 +33,7 @@ use crate::protocol::value::Value;
 #[derive(Default)]
 pub struct Codec {
     decoder: Decoder,
-    /// What was encoded last; kept for its room.
+    /// The last encoded request; kept for its capacity.
     scratch: Vec<u8>,
 }
 

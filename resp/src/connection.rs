@@ -59,7 +59,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Whatever kept the handshake from ending. Nothing is left behind.
+    /// The reason for which the handshake did not end. Nothing is left behind.
     ///
     /// # Panics
     ///
@@ -140,14 +140,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Opens the connection in the background, if nobody did; again and again until it succeeds. Outside of a runtime
+    /// Opens the connection in the background unless that was done; retries until it succeeds. Outside of a runtime
     /// nothing happens.
     pub fn start(&self) {
         let mut state = self.shared().lock();
         if !state.is_driven
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            // A driver dies with the runtime it ran on; whoever needs it next brings a new one.
+            // A driver ends with the runtime it ran on; the next caller brings a new one.
             state.drive_on(&runtime);
             drop(state);
             runtime.spawn(driver::drive(Arc::clone(self.shared()), None));
@@ -212,7 +212,7 @@ impl Connection {
         )
     }
 
-    /// Queues a command that may take as long as `timeout`, on a connection that nobody else uses.
+    /// Queues a command that may take as long as `timeout`, on a connection with one user.
     pub(crate) fn submit_alone<E: Encode + ?Sized>(&self, command: &E, timeout: Duration) -> Reply {
         self.reply(self.shared().submit(command, Shape::Reply, timeout))
     }
@@ -308,7 +308,7 @@ impl Connection {
         let reply = loop {
             self.ready(deadline).await?;
             let reply = self.submit(command);
-            // Others may have been quicker, but not for ever.
+            // Other callers may have taken the room first; the deadline bounds the retries.
             if !reply.is_refused() || Instant::now() >= deadline {
                 break reply;
             }
@@ -354,7 +354,7 @@ impl Connection {
         }
     }
 
-    /// What keeps the connection down at the end of a wait, with its kind if waiting longer is pointless.
+    /// The error that keeps the connection down at the end of a wait, with its kind if waiting longer is pointless.
     fn down_for(&self) -> Result<(), Error> {
         match self.shared().check() {
             Err(Refused::Down(reason)) if reason.kind() == ErrorKind::Config => Err(reason),

@@ -1,4 +1,4 @@
-//! Where a server is and who we are there.
+//! The address of a server and the credentials for it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -83,9 +83,9 @@ pub struct Endpoint {
     /// After this long without a byte while a command waits, the observer gets
     /// [`Event::Stalled`](crate::connection::Event::Stalled): for deployments where another server may take over.
     pub stall_after: Option<Duration>,
-    /// How long TCP, TLS and the handshake may take together.
+    /// Timeout for TCP, TLS and the handshake together.
     pub connect_timeout: Duration,
-    /// How long one command may take, from submitting it.
+    /// Timeout of a command, from its submission.
     pub command_timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong between submitting a command and reading its reply.
+//! The errors of commands and connections.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ pub struct Error(Box<Inner>);
 #[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
-    /// What happened, as a clause: "connection refused", "no reply within 5 s".
+    /// The event, as a clause: "connection refused", "no reply within 5 s".
     detail: String,
     /// Where: `host:port` or the path of the socket; empty when no node was chosen yet.
     node: Arc<str>,
@@ -138,7 +138,7 @@ impl Error {
         self
     }
 
-    /// What this says of the command.
+    /// The kind: whether the command may have run.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -150,7 +150,7 @@ impl Error {
         &self.0.node
     }
 
-    /// What happened, without the node.
+    /// The event, without the node.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.0.detail

@@ -28,7 +28,7 @@ impl Backoff {
         }
     }
 
-    /// How long to wait before the next attempt.
+    /// The pause before the next attempt.
     pub(crate) fn next(&mut self) -> Option<Duration> {
         let pause = self.pause;
         self.pause = Some(pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE)));

@@ -2,7 +2,7 @@
 //! opens the connection again when it ends.
 //!
 //! A hand-written future rather than a `select!`: reading must go on while a write is blocked, or two full sockets
-//! wait for each other for ever (redis-rs issues 1955 and 2070), and the one pause that batches writes must not be cut
+//! wait for each other endlessly (redis-rs issues 1955 and 2070), and the one pause that batches writes must not be cut
 //! short by another branch.
 
 use std::future::{Future, poll_fn};
@@ -43,7 +43,7 @@ const BUSY_READ_BLOCK: usize = 64 << 10;
 /// A larger read buffer is given back when most of it is unused.
 const KEPT_READ_BUFFER: usize = 2 * BUSY_READ_BLOCK;
 
-/// What runs a connection. Boxed: for each type of future that is spawned, all of the runtime's task is compiled anew.
+/// The future of a driver. Boxed: for each type of future that is spawned, all of the runtime's task is compiled anew.
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs the connection until its last handle is gone; starts on `established` if there is such a thing.
@@ -113,7 +113,7 @@ pub(crate) fn bring_up(shared: &Shared, established: &Established) {
 fn bring_down(shared: &Shared, reason: &Error, reopens: bool, driven: bool) {
     let mut wakes = Wakes::default();
     let mut state = shared.lock();
-    // In one step with the link: whoever sees that there is no driver may start one.
+    // In one step with the status: a caller that sees no driver may start one.
     state.is_driven = driven;
     let was_up = matches!(
         state.status,
@@ -123,18 +123,18 @@ fn bring_down(shared: &Shared, reason: &Error, reopens: bool, driven: bool) {
     drop(state);
     wakes.fire();
     shared.changed.notify_waiters();
-    // A driver that a dying runtime drops before it ever ran says nothing: whoever started it may hold the very lock
+    // A driver that an ending runtime drops before its first poll reports nothing: its starter may hold the very lock
     // that the observer wants.
     if was_up {
         shared.observe(Event::Down);
     }
 }
 
-/// Tries until it succeeds or nobody wants the connection any more.
+/// Retries until it succeeds or the last user of the connection is gone.
 async fn reconnect(shared: &Shared, backoff: &mut Backoff) -> Option<Established> {
     loop {
         if let Some(pause) = backoff.next() {
-            // Woken early by `close`, which notifies; by nobody else while the link is down.
+            // Woken early by `close` only, as long as the connection is down.
             let _ = tokio::time::timeout(pause, shared.changed.notified()).await;
         }
         if shared.is_closing() {
@@ -308,7 +308,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Decodes what was received and gives it to whom it belongs. `true` if two tasks or more were woken.
+    /// Decodes the received bytes and hands out the replies. `true` if two tasks or more were woken.
     fn dispatch(&mut self) -> Result<bool, Error> {
         let mut pushes = Vec::new();
         let mut frames = Ok(());
@@ -413,7 +413,7 @@ impl<'a> Driver<'a> {
             state.pipeline.release_memory();
             if is_idle && now - self.last_read >= IDLE_PING && matches!(state.status, Status::Up(_))
             {
-                // Its reply is for nobody; only that there is one matters.
+                // Its reply is ignored: that there is one proves that the peer lives.
                 let ping = Command::new("PING");
                 if let Ok(id) = state.pipeline.submit(&ping, Shape::Reply, now) {
                     state.pipeline.abandon(id);
@@ -478,7 +478,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// What is in flight will be reported as *unknown*: it must not arrive at the server later, sent again by the kernel.
+/// Commands in flight will be reported as *unknown*: they must not arrive at the server later, sent again by the kernel.
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
         let state = self.shared.lock();

@@ -256,7 +256,7 @@ impl Exchange<'_> {
         Ok(replies)
     }
 
-    /// A surplus reply would be taken for the answer to the next request, and so on for ever.
+    /// A surplus reply would be taken for the answer to the next request, and every later one would be shifted as well.
     fn expect_silence(&mut self) -> Result<(), Error> {
         loop {
             match self.decoder.decode(&mut self.received) {

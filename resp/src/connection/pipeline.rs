@@ -1,7 +1,8 @@
-//! The protocol of one shared connection, without a socket: who waits for which reply, and what is still to be written.
+//! The protocol of one shared connection, without a socket: requests in flight, their replies and deadlines, and unwritten
+//! bytes.
 //!
-//! Commands are encoded into the outbox and get a place in the queue in one step, so the order of the queue is the order
-//! on the wire, and the oldest place without a reply owns the next reply. A caller that goes away abandons its place; it
+//! Commands are encoded into the outbox and are queued as requests in one step, so the order of the queue is the order
+//! on the wire, and the oldest request without a reply owns the next one. A caller that goes away abandons its request; it
 //! never takes it out of the queue, because the reply will come all the same (removing it hands every later caller
 //! somebody else's reply: redis-rs issues 325 and 489, deadpool issue 97).
 //!
@@ -38,10 +39,10 @@ pub const MAX_OUTBOX: usize = 16 << 20;
 /// The largest write buffer that is kept for the next wave.
 const KEPT_BUFFER: usize = 64 << 10;
 
-/// How many times those limits a (un)subscription may use: there is nobody to try one again.
-const SUBSCRIPTIONS_MAY: usize = 2;
+/// (Un)subscriptions may use those limits this many times: they are not retried.
+const SUBSCRIPTION_SHARE: usize = 2;
 
-/// No command waits longer: `Duration::MAX` stands for "for ever", and an instant that far away cannot be told.
+/// Upper bound of timeouts: `Duration::MAX` means no timeout, and an instant that far away cannot be represented.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A timer that fires at once would never let its task rest.
@@ -51,16 +52,16 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 pub struct Pipeline {
     /// Encoded and unwritten bytes, from `head` on.
     outbox: Vec<u8>,
-    /// What of `outbox` was written already, after a partial write.
+    /// Length of the part of `outbox` that a partial write has written already.
     head: usize,
     /// How many commands were encoded since the outbox was last taken.
     unwritten: usize,
     /// Kept between writes, so that a busy connection allocates no buffers.
     spare: Vec<u8>,
-    /// Places, addressed by index; vacant ones are listed in `vacant`, so a busy connection allocates nothing.
+    /// Addressed by id; vacant ones are listed in `vacant`, so a busy connection allocates nothing.
     requests: Vec<Request>,
     vacant: Vec<u32>,
-    /// Places in the order their commands were encoded.
+    /// Ids in the order in which the commands were encoded.
     queue: VecDeque<u32>,
     /// Stream position behind the last encoded command.
     encoded: u64,
@@ -69,7 +70,7 @@ pub struct Pipeline {
     exposed: u64,
     /// Counts connections, so that a writer that comes back late does not put old bytes into a new stream.
     epoch: u64,
-    /// Whether somebody holds a [`Writing`] of this epoch: bytes of a second one would go into the middle of the first.
+    /// Whether a [`Writing`] of this epoch is out: bytes of a second one would go into the middle of the first.
     writing: bool,
     timeout: Duration,
     node: Arc<str>,
@@ -107,7 +108,7 @@ pub struct Full;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Surplus(pub Value);
 
-/// Whether the peer still deserves to be waited for.
+/// Whether the peer still answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     /// It does.
@@ -140,7 +141,7 @@ impl Pipeline {
 
     // ===== callers =====
 
-    /// Encodes a command and gives it the next place.
+    /// Encodes a command and queues it.
     ///
     /// # Errors
     ///
@@ -169,7 +170,7 @@ impl Pipeline {
         let share = if shape.is_reply() {
             1
         } else {
-            SUBSCRIPTIONS_MAY
+            SUBSCRIPTION_SHARE
         };
         if self.has_reached(share) {
             return Err(Full);
@@ -191,12 +192,12 @@ impl Pipeline {
         };
         self.encoded += (self.outbox.len() - before) as u64;
         self.unwritten += 1;
-        let id = self.place(request);
+        let id = self.store(request);
         self.queue.push_back(id);
         Ok(id)
     }
 
-    /// The outcome, if it is known; the place is given back then. Otherwise `waker` will be told.
+    /// The outcome, if it is known; the id is free then. Otherwise `waker` will be told.
     pub fn poll(&mut self, id: RequestId, waker: &Waker) -> Option<Outcome> {
         let request = &mut self.requests[id as usize];
         match &mut request.phase {
@@ -239,7 +240,7 @@ impl Pipeline {
         self.has_reached(1)
     }
 
-    /// How long a command may take, as it was given but for extremes.
+    /// The timeout of commands, as given but for extremes.
     #[must_use]
     pub const fn timeout(&self) -> Duration {
         self.timeout
@@ -286,7 +287,7 @@ impl Pipeline {
         self.outbox.is_empty()
     }
 
-    /// Whether somebody is writing, so that nobody else may.
+    /// Whether a [`Writing`] is out: a second writer has to wait.
     #[must_use]
     pub const fn is_writing(&self) -> bool {
         self.writing
@@ -432,12 +433,12 @@ impl Pipeline {
     /// `now + timeout` for a command submitted later.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let patience = self.front()?.deadline + self.timeout;
+        let gives_up = self.front()?.deadline + self.timeout;
         let mut queued = self.queue.iter().map(|id| &self.requests[*id as usize]);
         let waited_for = queued
             .find(|request| request.expires())
             .map(|request| request.deadline);
-        Some(waited_for.map_or(patience, |deadline| deadline.min(patience)))
+        Some(waited_for.map_or(gives_up, |deadline| deadline.min(gives_up)))
     }
 
     /// When the oldest command without a reply was submitted.
@@ -447,10 +448,10 @@ impl Pipeline {
             .and_then(|front| front.deadline.checked_sub(self.timeout))
     }
 
-    /// Fails what is due at `now`. Its place stays in the queue, abandoned, since its reply may still come.
+    /// Fails what is due at `now`. Its request stays in the queue, abandoned, since its reply may still come.
     ///
     /// A (un)subscription is waited for until the connection ends: confirmed late it is in force all the same, and there
-    /// would be nobody left to be told.
+    /// would be no caller left to learn of it.
     pub fn expire(&mut self, now: Instant, wakes: &mut Wakes) -> Liveness {
         for index in 0..self.queue.len() {
             let id = self.queue[index];
@@ -466,7 +467,7 @@ impl Pipeline {
                 shape: request.shape.clone(),
                 ..*request
             };
-            self.queue[index] = self.place(ghost);
+            self.queue[index] = self.store(ghost);
             let detail = format!("no reply within {:?}", self.timeout);
             let error = Error::new(ErrorKind::Timeout, &self.node, detail);
             self.settle(id, Err(error.over(self.connection.clone())), wakes);
@@ -493,7 +494,7 @@ impl Pipeline {
         (self.requests[id as usize].start < self.exposed).then_some(id)
     }
 
-    fn place(&mut self, request: Request) -> RequestId {
+    fn store(&mut self, request: Request) -> RequestId {
         match self.vacant.pop() {
             Some(id) => {
                 self.requests[id as usize] = request;
@@ -507,7 +508,7 @@ impl Pipeline {
         }
     }
 
-    /// Gives the outcome to whoever waits for it.
+    /// Passes the outcome to the waiting task or callback.
     fn settle(&mut self, id: RequestId, outcome: Outcome, wakes: &mut Wakes) {
         let request = &mut self.requests[id as usize];
         match std::mem::replace(&mut request.phase, Phase::Vacant) {
@@ -540,7 +541,7 @@ impl Pipeline {
     /// Whether `push` confirms a channel of the front command; completes the command with its last one.
     ///
     /// Confirmations are pushes *instead of* a reply, in the order of the commands. The same kinds of push also arrive
-    /// unasked (`sunsubscribe` when a request moves), so kind and channel are both compared.
+    /// without a request (`sunsubscribe` when a slot moves), so kind and channel are both compared.
     fn confirms(&mut self, push: &[Value], wakes: &mut Wakes) -> bool {
         let Some((confirmed, channel)) = push::confirmation(push) else {
             return false;
@@ -586,7 +587,7 @@ impl fmt::Debug for Writing {
 }
 
 impl Writing {
-    /// What is still to be written.
+    /// The bytes that are still to be written.
     #[must_use]
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.head..]

@@ -15,7 +15,7 @@ use crate::protocol::value::Value;
 /// Exclusive connections that are kept for the next checkout, at most.
 const MAX_IDLE: usize = 8;
 
-/// How long they are kept. Checked when they are taken: no task watches them.
+/// Lifetime of an idle connection. Checked when one is taken: no task watches them.
 const IDLE_FOR: Duration = Duration::from_secs(60);
 
 /// The connections to one server; clones share them.
@@ -60,7 +60,7 @@ impl Pool {
         })))
     }
 
-    /// The same, but the connections are opened when somebody waits for them.
+    /// The same, but the connections are opened on demand.
     #[must_use]
     pub fn lazy(endpoint: &Endpoint, size: usize, observer: Option<Observer>) -> Self {
         let mut observer = observer;
@@ -158,7 +158,7 @@ impl fmt::Debug for Pool {
 /// wrong or a transaction is open: then it is closed, because the next user would read the wrong reply or find a changed
 /// state.
 ///
-/// It is never reopened under its user, for whom it keeps state: a new connection knows nothing of the `MULTI` before, and
+/// It is never reopened, because it keeps state for its user: a new connection knows nothing of the `MULTI` before, and
 /// its `WAIT` would confirm what it never wrote.
 #[derive(Debug)]
 pub struct Exclusive {
@@ -169,7 +169,7 @@ pub struct Exclusive {
     state: Kept,
 }
 
-/// What a connection knows that its next user does not.
+/// State of a connection that its next user would not expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Nothing,

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 use tokio::time::{Sleep, sleep_until};
 
 use crate::connection::pipeline::{Callback, Outcome, RequestId};
-use crate::connection::shared::Shared;
+use crate::connection::shared::{self, Shared};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::greeting::ConnectionId;
 use crate::protocol::value::Value;
@@ -30,7 +30,7 @@ enum State {
     Done,
 }
 
-/// What makes a reply fail at its deadline.
+/// Decides which timer makes a reply fail at its deadline.
 enum Deadline {
     /// Not decided before the first poll.
     Undecided,
@@ -97,11 +97,17 @@ impl Future for Reply {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.0 {
             State::Queued(shared, id, deadline) => {
-                let mut ready = shared.lock().pipeline.poll(*id, cx.waker());
-                if ready.is_none() && deadline.has_passed(shared, *id, cx) {
+                let mut state = shared.lock();
+                let ready = state.pipeline.poll(*id, cx.waker());
+                let ready = if ready.is_some() {
+                    drop(state);
+                    ready
+                } else if deadline.has_passed(state, *id, cx) {
                     shared.expire();
-                    ready = shared.lock().pipeline.poll(*id, cx.waker());
-                }
+                    shared.lock().pipeline.poll(*id, cx.waker())
+                } else {
+                    None
+                };
                 let Some(outcome) = ready else {
                     return Poll::Pending;
                 };
@@ -121,27 +127,33 @@ impl Future for Reply {
 
 impl Deadline {
     /// Whether the caller has to fail what is due itself. Otherwise it will be woken.
-    fn has_passed(&mut self, shared: &Shared, id: RequestId, cx: &mut Context<'_>) -> bool {
+    fn has_passed(
+        &mut self,
+        state: MutexGuard<'_, shared::State>,
+        id: RequestId,
+        cx: &mut Context<'_>,
+    ) -> bool {
         if matches!(self, Self::Undecided) {
-            *self = Self::decide(shared, id);
+            let (deadline, home) = (state.pipeline.deadline_of(id), state.driver_runtime);
+            drop(state);
+            *self = Self::decide(deadline, home);
+        } else {
+            drop(state);
         }
-        match self {
-            Self::Caller(timer) => {
-                let has_passed = timer.as_mut().poll(cx).is_ready();
-                if has_passed {
-                    *self = Self::Driver;
-                }
-                has_passed
-            }
-            Self::Undecided | Self::Driver => false,
+        let Self::Caller(timer) = self else {
+            return false;
+        };
+        let has_passed = timer.as_mut().poll(cx).is_ready();
+        if has_passed {
+            *self = Self::Driver;
         }
+        has_passed
     }
 
-    fn decide(shared: &Shared, id: RequestId) -> Self {
+    fn decide(deadline: Option<Instant>, home: Option<runtime::Id>) -> Self {
         let here = Handle::try_current().map(|runtime| runtime.id());
-        let state = shared.lock();
-        match (here, state.pipeline.deadline_of(id)) {
-            (Ok(here), Some(deadline)) if state.driver_runtime != Some(here) => {
+        match (here, deadline) {
+            (Ok(here), Some(deadline)) if home != Some(here) => {
                 Self::Caller(Box::pin(sleep_until((deadline + GRACE).into())))
             }
             _ => Self::Driver,

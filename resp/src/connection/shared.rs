@@ -24,21 +24,21 @@ const INLINE_IN_FLIGHT: usize = 2;
 /// client and server take turns; writing after each 16 commands keeps the server busy (+25 % at 64 tasks).
 const FLUSH_AT: usize = 16;
 
-/// What callers and the driver share.
+/// The part of a connection that callers and the driver share.
 pub(crate) struct Shared {
     pub(crate) endpoint: Endpoint,
     pub(crate) node: Arc<str>,
     state: Mutex<State>,
     /// Notified when the connection comes up, ends, or has room again.
     pub(crate) changed: Notify,
-    /// Receives events; absent if nobody asked for them.
+    /// Receives events; absent without an observer.
     observer: Option<EventSink>,
 }
 
 /// Passes events on to the observer of a connection.
 pub(crate) type EventSink = Box<dyn Fn(Event) + Send + Sync>;
 
-/// What happens on a connection besides replies.
+/// Events of a connection besides replies.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -53,7 +53,7 @@ pub enum Event {
     Push(Push),
 }
 
-/// What a driver and its callers change together.
+/// The state of a connection, under one lock.
 pub(crate) struct State {
     pub(crate) pipeline: Pipeline,
     pub(crate) status: Status,

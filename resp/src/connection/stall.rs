@@ -11,7 +11,7 @@ const REMINDERS: u32 = 5;
 /// Detects stalls of one connection, which reports to it whenever it reads the clock anyway.
 #[derive(Debug)]
 pub(crate) struct StallDetector {
-    /// How long the server may send nothing; for ever, if absent.
+    /// Longest period without a byte from the server; unlimited if absent.
     limit: Option<Duration>,
     /// When the clock was last read.
     checked: Instant,
@@ -60,7 +60,7 @@ impl StallDetector {
                         due
                     })
                 }
-                // What is sent in a moment must be watched as well. An idle client is left alone.
+                // Commands sent soon must be watched as well. An idle client is left alone.
                 None => (!is_idle).then(|| now + limit),
             };
         }

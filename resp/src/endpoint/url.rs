@@ -72,7 +72,7 @@ fn tcp(rest: &str) -> Result<Endpoint, Problem> {
             .split_once(':')
             .map_or((who, None), |(user, password)| (user, Some(password)));
         endpoint.user = present(decoded(user)?);
-        // `user:@` is an empty password, which a user with `nopass` takes; `:@` is nobody.
+        // `user:@` is an empty password, which a user with `nopass` takes; `:@` is no user at all.
         endpoint.password = password
             .map(decoded)
             .transpose()?
@@ -143,7 +143,7 @@ fn parameters(endpoint: &mut Endpoint, query: &str) -> Result<(), Problem> {
         match name {
             "client_name" => {
                 let name = decoded(value)?;
-                // What CLIENT SETNAME takes.
+                // As CLIENT SETNAME requires.
                 if name.bytes().any(|byte| !byte.is_ascii_graphic()) {
                     return Err(Problem::Part(
                         "client_name must be printable ASCII without spaces",

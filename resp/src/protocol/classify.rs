@@ -1,4 +1,4 @@
-//! What an error line of a server means.
+//! The classification of error replies.
 //!
 //! The first word alone does not tell. Redis 6.2 wraps whatever fails inside a script in
 //! `ERR Error running script (call to f_<sha>): @user_script:1: `, later servers append ` script: <sha>, on
@@ -72,13 +72,13 @@ impl ServerError {
 
     /// The first word, if it is a code: `WRONGTYPE`, `ERR`, or a script's own in capitals. Otherwise nothing.
     ///
-    /// What Redis 6.2 wraps is unwrapped: the code is that of the error inside.
+    /// Errors that Redis 6.2 wraps are unwrapped: the code is that of the error inside.
     #[must_use]
     pub fn code(&self) -> &str {
         &self.code
     }
 
-    /// What is behind the code, without what servers add to errors that come out of a script.
+    /// The text behind the code, without the suffix that servers add to errors raised in a script.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message

@@ -33,7 +33,7 @@ use crate::protocol::value::Value;
 /// to here; at 4 KB slicing is 1.7 times as fast, and keeps 16 neighbours at most.
 const COPIED: usize = 2 << 10;
 
-/// What [`Decoder::wanted`] asks for at most as long as less than that has come.
+/// Upper bound of [`Decoder::wanted`] until more than that has arrived.
 const WANTED: usize = 64 << 10;
 
 /// One top-level thing a server sent.
@@ -56,9 +56,9 @@ pub struct Decoder {
     limits: Limits,
     scanner: Scanner,
     builder: Builder,
-    /// How long the buffer must be at least for the string that the last call found cut off; otherwise zero.
+    /// Minimum length of the buffer for the incomplete string that the last call met; otherwise zero.
     awaited: usize,
-    /// What the last call that returned nothing would like to read.
+    /// The result of [`wanted`](Self::wanted).
     wanted: usize,
     /// Whether the buffer begins with a frame of which nothing was looked at yet.
     is_between: bool,

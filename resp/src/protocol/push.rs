@@ -1,4 +1,4 @@
-//! What a server says unasked: messages, and the confirmations of subscriptions.
+//! Out-of-band messages: published messages, and the confirmations of subscriptions.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Confirmation {
     Unsubscribe,
     /// `ssubscribe`, of a sharded channel.
     Ssubscribe,
-    /// `sunsubscribe`; arrives unasked when a slot moves away.
+    /// `sunsubscribe`; also sent without a request when a slot moves away.
     Sunsubscribe,
 }
 
@@ -28,7 +28,7 @@ pub enum Push {
     Message {
         /// The channel it was published on.
         channel: Bytes,
-        /// What was published.
+        /// The published bytes.
         payload: Bytes,
     },
     /// A confirmation that no command waits for: the server ended or began a subscription by itself.
@@ -72,7 +72,7 @@ impl Subscribe {
     ///
     /// `SUNSUBSCRIBE` names its channels twice. A cluster node says `sunsubscribe` by itself when a slot moves away, which
     /// looks like a confirmation; if it then reads that we ended the subscription as well, it answers with an error. Of a
-    /// channel that was named once nobody could tell whether that error is still to come.
+    /// channel that was named once it could not be told whether that error is still to come.
     #[must_use]
     pub fn confirmations(&self) -> Vec<Bytes> {
         self.asked().cloned().collect()

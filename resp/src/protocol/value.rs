@@ -1,4 +1,4 @@
-//! What a server can answer.
+//! Replies as values.
 
 use bytes::Bytes;
 
@@ -81,7 +81,7 @@ impl Value {
         }
     }
 
-    /// What a reply is called in a message about an unexpected one.
+    /// The name of the type, for messages about unexpected replies.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {

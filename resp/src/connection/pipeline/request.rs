@@ -1,4 +1,4 @@
-//! A submitted command: what answers it, and where its outcome goes.
+//! A submitted command: the form of its reply, and where its outcome goes.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -41,7 +41,7 @@ pub(super) enum Phase {
     Ready(Outcome),
 }
 
-/// What answers a command.
+/// The form of the reply to a command.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     /// One reply.

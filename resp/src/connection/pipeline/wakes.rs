@@ -42,7 +42,7 @@ impl Wakes {
 
 /// Runs code of others on the connection's task, which must survive its panics.
 pub(crate) fn contain(run: impl FnOnce()) {
-    // Whatever a callback broke is its own: it had no access to the state of the connection.
+    // Unwind safe: a callback has no access to the state of the connection.
     let _ = catch_unwind(AssertUnwindSafe(run));
 }
 

@@ -67,9 +67,9 @@ pub enum ServerErrorKind {
     NonLocalKey,
     /// A blocking command was ended from outside, mostly because the node became a replica; the connection ends too.
     Unblocked,
-    /// The node has too many clients. Comes unasked, before any command, and the connection ends.
+    /// The node has too many clients. Sent before any command; the connection ends.
     MaxClients,
-    /// The node is in protected mode. Comes unasked, before any command, and the connection ends.
+    /// The node is in protected mode. Sent before any command; the connection ends.
     Denied,
     /// The server does not speak this version of the protocol.
     NoProto,
@@ -262,7 +262,7 @@ fn redirect(
         let (slot, rest) = message.split_once(' ')?;
         let slot = slot.parse().ok().filter(|slot| *slot < 16384)?;
         let (host, port) = rest.split(' ').next()?.rsplit_once(':')?;
-        // Whoever has no name for the node may have no port either.
+        // A node without a name may have no port either.
         let port = port.parse().ok().filter(|port| *port != 0 || host == "?")?;
         let host = host
             .strip_prefix('[')

@@ -55,7 +55,7 @@ fn without_suffix(text: &str) -> Option<&str> {
     (source.starts_with('@') && is_number(number)).then_some(before)
 }
 
-/// What Redis 6.2 wrapped: the text behind the last `@user_script:<n>: ` or `@user_script: <n>: `.
+/// The error that Redis 6.2 wrapped: the text behind the last `@user_script:<n>: ` or `@user_script: <n>: `.
 ///
 /// Refusals by the server keep the dash of an error reply there, errors of an executed command do not.
 fn unwrapped(message: &str) -> Option<&str> {

@@ -1,6 +1,6 @@
-//! One element at a time: from bytes to what stands there, without a thought of what it is part of.
+//! Parses one element at a time, regardless of the aggregate it belongs to.
 //!
-//! Nothing here has a memory. An element that is cut off is looked at again when more bytes came; only the search for
+//! Stateless: an element that is cut off is read again when more bytes came; only the search for
 //! the end of a long line is taken up where it stopped.
 #![deny(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ impl Span {
     }
 }
 
-/// What a stretch of bytes is.
+/// The type of an element that consists of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Text {
     Simple,
@@ -35,7 +35,7 @@ pub(super) enum Text {
     Verbatim,
 }
 
-/// What holds other elements.
+/// The type of an element that consists of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aggregate {
     Array,
@@ -61,7 +61,7 @@ pub(super) enum Leaf {
     Text(Text, Span),
 }
 
-/// What stands at a position.
+/// The element, or the part of one, at a position.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Element {
     /// Not all of it has come yet.
@@ -98,7 +98,7 @@ enum Length {
 }
 
 impl Reader<'_> {
-    /// What begins at `*at`, which then moves behind it; behind the header only, if it is one.
+    /// Reads the element at `*at`, which then moves behind it; behind its header only, if it has one.
     ///
     /// `searched` is how many bytes of the line at `*at` are known to hold no line end. The caller sets it to zero at
     /// every new element.
@@ -392,7 +392,7 @@ fn double(text: &[u8]) -> Result<f64, ProtocolError> {
     if text.len() > DOUBLE || !(is_decimal || is_word) {
         return Err(error);
     }
-    // What is left to be wrong, Rust's own grammar refuses.
+    // All other mistakes are refused by Rust's own grammar.
     std::str::from_utf8(text)
         .ok()
         .and_then(|text| text.parse().ok())

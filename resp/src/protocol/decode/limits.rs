@@ -1,6 +1,6 @@
-//! What a peer may make this side do, and what is said when it tries more.
+//! The limits of the decoder, and the errors of input that is invalid or exceeds them.
 
-/// What a hostile or broken peer may make this side do at most.
+/// Limits on what a hostile or broken peer can make the decoder do.
 ///
 /// Nothing is allocated for what a header merely claims, so these bound what a peer can do by really sending it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct ProtocolError {
     byte: Option<u8>,
 }
 
-/// What was wrong with the bytes.
+/// The kinds of [`ProtocolError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolErrorKind {
@@ -139,7 +139,7 @@ impl ProtocolError {
         }
     }
 
-    /// What was wrong.
+    /// The kind of the error.
     #[must_use]
     pub const fn kind(&self) -> ProtocolErrorKind {
         self.kind

@@ -1,7 +1,7 @@
 //! From elements to whole frames: what is open, how much of it is still to come, and where everything stands.
 //!
 //! The scan makes no values. It writes down one [`Node`] for each element, so that a frame that arrives in a thousand
-//! pieces is looked at once, and whoever makes the values knows every size before allocating anything. Attributes and
+//! pieces is looked at once, and the builder knows every size before it allocates. Attributes and
 //! pushes leave the record as soon as they are complete.
 #![deny(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ pub(super) enum Node {
     Chunks(usize),
 }
 
-/// What a scan came to.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scanned {
     /// More bytes are needed.
@@ -88,7 +88,7 @@ pub(super) struct Scanner {
     block: Option<Block>,
     chunks: Option<Chunks>,
     open: Vec<Open>,
-    /// What of the frame is not needed any more, in order: attributes, and pushes that were taken out.
+    /// Ranges of the frame that are not needed any more, in order: attributes, and pushes that were taken out.
     cuts: Vec<Span>,
     /// Bytes in `cuts`.
     cut: usize,

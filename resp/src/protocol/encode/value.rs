@@ -16,7 +16,7 @@ use crate::protocol::value::Value;
 
 /// Appends `value` as a RESP3 reply; decoding it gives the same value again.
 ///
-/// What the protocol cannot carry is bent the way servers bend it: line ends in a simple string become spaces. An error
+/// Values that the protocol cannot carry are changed as servers do it: line ends in a simple string become spaces. An error
 /// with line ends is sent in its length-prefixed form instead.
 ///
 /// It calls itself for each level of nesting, as dropping a value does.
