@@ -155,11 +155,11 @@ async fn a_lock_dropped_at_any_await_leaves_nothing_on_the_server() {
                 listeners(&mut raw, "a").await == 0
             })
             .await;
-            let again = within("the next", ours.mutex("a").try_lock().into_future())
-                .await
-                .unwrap();
-            assert!(again.is_some(), "nobody stands in the line any more");
-            drop(again);
+            // If it was taken twice in a row beside the other client, it stands back for a moment.
+            until("the next, with an empty queue", async || {
+                ours.mutex("a").try_lock().await.unwrap().is_some()
+            })
+            .await;
             until("its release", async || !exists(&mut raw, "a").await).await;
             if taken {
                 assert!(
