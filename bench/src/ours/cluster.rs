@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Script, Target};
+use leasehold_cluster::{Client, Script, Subscription, SubscriptionEvent, Target};
 use leasehold_resp::{Encode, Value};
 
 use crate::client::PairClient;
@@ -68,6 +68,18 @@ impl Sharded {
             .await
             .expect("a reply");
         self.0.client.node(key).rsplit(':').next()?.parse().ok()
+    }
+
+    /// Subscribes to `channel`.
+    pub fn subscribe(&self, channel: &str) -> Subscription {
+        self.0.client.subscribe(channel.as_bytes())
+    }
+
+    /// Waits until the server has confirmed each of them, once more for those that were confirmed before.
+    pub async fn all_confirmed(subscriptions: &mut [Subscription]) {
+        for subscription in subscriptions {
+            while !matches!(subscription.next().await, SubscriptionEvent::Subscribed) {}
+        }
     }
 
     /// Makes the server at `key` refuse a script; if `doubt`, with an error that makes the client

@@ -10,8 +10,10 @@ pub mod isolation;
 pub mod latency;
 pub mod memory;
 pub mod mutex;
+pub mod outage;
 pub mod recovery;
 pub mod refresh;
+pub mod resubscribe;
 pub mod slot;
 pub mod syscalls;
 pub mod throughput;
@@ -98,6 +100,16 @@ pub const ALL: &[Work] = &[
         name: "recovery",
         run: recovery::run,
         sample: recovery::sample,
+    },
+    Work {
+        name: "outage",
+        run: outage::run,
+        sample: outage::sample,
+    },
+    Work {
+        name: "resubscribe",
+        run: resubscribe::run,
+        sample: resubscribe::sample,
     },
     Work {
         name: "build",

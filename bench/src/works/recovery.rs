@@ -62,7 +62,7 @@ pub fn run(harness: &Harness) -> Result<Section> {
         ),
         columns: ["p50 ms", "p99 ms", "max ms"].map(str::to_owned).to_vec(),
         rows: ["all", "takeover", "killed"].map(row).into(),
-        aims: vec![aim("p50", 50.0), aim("p99", 250.0)],
+        aims: vec![aim("p50", 50.0), aim("p99", 100.0)],
     })
 }
 
