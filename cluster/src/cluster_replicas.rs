@@ -108,7 +108,8 @@ impl KnownReplicas {
                 }),
             }
         }
-        known.len() > listed.len()
+        let is_listed = |known: &Known| listed.iter().any(|node| node.id == known.id);
+        !known.iter().all(is_listed)
     }
 
     /// The replicas of `master`: those that are listed, and those that belonged to it and are neither gone from the

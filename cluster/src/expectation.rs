@@ -104,6 +104,7 @@ impl Expectation {
         listed: &[ListedReplica],
         info: &ReplicationInfo,
     ) -> Result<Self, Refusal> {
+        let listed = distinct(listed);
         let is_listed =
             |address: &NodeAddress| listed.iter().any(|known| known.address == *address);
         let mut connected: Vec<&NodeAddress> = Vec::new();
@@ -238,6 +239,21 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+/// Each address once; down only if all that is listed there is.
+fn distinct(listed: &[ListedReplica]) -> Vec<ListedReplica> {
+    let mut distinct: Vec<ListedReplica> = Vec::with_capacity(listed.len());
+    for replica in listed {
+        match distinct
+            .iter_mut()
+            .find(|known| known.address == replica.address)
+        {
+            Some(known) => known.is_down &= replica.is_down,
+            None => distinct.push(replica.clone()),
+        }
+    }
+    distinct
+}
 
 #[cfg(test)]
 #[path = "expectation/tests.rs"]

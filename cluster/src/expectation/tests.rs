@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
 use crate::replication_info::ConnectedReplica;
@@ -156,4 +156,17 @@ fn at_least_counts_whichever_confirm_and_leaves_none_out() {
             listed: 2
         })
     );
+}
+
+#[test]
+fn a_replica_that_is_listed_twice_counts_once_and_is_down_only_if_both_say_so() {
+    let info = info_of(&[]);
+    let twice = |first, second| {
+        let mut listed = listed(&[1, 1], &[]);
+        (listed[0].is_down, listed[1].is_down) = (first, second);
+        all(&listed, &info).map(|expectation| expectation.required())
+    };
+    assert_eq!(twice(false, false), Ok(1));
+    assert_eq!(twice(true, false), Ok(1));
+    assert_eq!(twice(true, true), Ok(0));
 }
