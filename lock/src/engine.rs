@@ -1,6 +1,6 @@
-//! What all primitives have in common: waiting for a lock, taking it, renewing it, ending it.
+//! The part that is the same for all primitives: waiting for a lock, taking it, renewing it, ending it.
 //!
-//! What differs between them is in their [`Protocol`](crate::protocol::Protocol).
+//! The differences between them are in their [`Protocol`](crate::protocol::Protocol).
 
 pub(crate) mod acquire;
 pub(crate) mod context;
@@ -11,6 +11,7 @@ mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;
 pub(crate) mod renewal;
+pub(crate) mod request;
 mod stand_back;
 mod sync;
 mod table;

@@ -1,4 +1,4 @@
-//! What can go wrong with a lock, one kind for each cause.
+//! Errors of locks, one kind for each cause.
 
 mod kind;
 mod lost;
@@ -23,7 +23,7 @@ pub struct Error(Box<Inner>);
 
 struct Inner {
     kind: ErrorKind,
-    /// What happened, if the kind alone does not say it.
+    /// Details, if the kind alone does not say it all.
     detail: String,
     /// The key on the server; empty if it concerns no key.
     key: String,
@@ -209,7 +209,7 @@ mod tests {
             Error::bad_lease("the lease").to_string(),
             "the duration cannot be used: the lease must be 10ms to 365 days"
         );
-        // What a `main` prints that returns it.
+        // As a `main` prints it that returns it.
         let shown = format!("{error:?}");
         assert_eq!(shown, format!("NoExpiry: {error}"));
     }

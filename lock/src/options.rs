@@ -1,4 +1,4 @@
-//! What a lock can be asked for.
+//! Options and conditions of locks.
 
 use std::time::{Duration, Instant};
 
@@ -95,7 +95,7 @@ impl Terms {
         Some(whole).filter(|lease| !lease.is_zero())
     }
 
-    /// What is asked for here and not given by a hold with the terms `held`, which `acknowledged` replicas confirmed and
+    /// The first condition that is asked for here and not met by a hold with the terms `held`, which `acknowledged` replicas confirmed and
     /// whose request was sent at `since`; `None` if that hold will do. Its lease may be another one.
     pub(crate) fn missing_in(
         &self,

@@ -25,7 +25,7 @@ use call::Call;
 pub(crate) struct Protocol {
     /// The keys and the channel.
     pub(crate) layout: Layout,
-    /// Who may hold it at the same time.
+    /// Whether it may be held by several at the same time.
     pub(crate) access: Access,
 
     /// Takes it for one hold, or says how long it stays taken.
@@ -47,7 +47,7 @@ pub(crate) struct Protocol {
     pub(crate) release: for<'a> fn(&End<'a>) -> Call<'a>,
     /// Reads its reply; `None` if the script gives no such reply.
     pub(crate) read_release: fn(&Value) -> Option<Ended>,
-    /// What must follow an attempt that was cancelled or has no answer, since it may still run: it removes whatever that
+    /// Must follow an attempt that was cancelled or has no answer, since it may still run: it removes whatever that
     /// leaves. The reply is the one of `release`.
     pub(crate) withdraw: for<'a> fn(&End<'a>) -> Call<'a>,
 
@@ -56,11 +56,11 @@ pub(crate) struct Protocol {
     /// Reads its reply.
     pub(crate) read_look: fn(&Value) -> bool,
 
-    /// What a message on the channel means to a waiter.
+    /// Reads a message on the channel for a waiter.
     pub(crate) on_message: fn(&[u8]) -> Heard,
 }
 
-/// What an acquire is built from.
+/// The parameters of an acquire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) name: &'a Name,
@@ -83,7 +83,7 @@ pub(crate) enum Answer {
     NoExpiry,
 }
 
-/// What the renewal of one hold is built from.
+/// The parameters of the renewal of one hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Renewal<'a> {
     pub(crate) name: &'a Name,
@@ -102,7 +102,7 @@ pub(crate) enum Renewed {
     Unclear,
 }
 
-/// What a release is built from.
+/// The parameters of a release.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End<'a> {
     pub(crate) name: &'a Name,
@@ -120,7 +120,7 @@ pub(crate) enum Ended {
     AlreadyGone,
 }
 
-/// What a look for another holder is built from.
+/// The parameters of a look for another holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look<'a> {
     pub(crate) name: &'a Name,

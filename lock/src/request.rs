@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::engine::acquire::{Request, acquire};
+use crate::engine::acquire::acquire;
+use crate::engine::request::Request;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::options::Replicas;

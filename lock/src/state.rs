@@ -1,4 +1,4 @@
-//! What is known and decided without time, I/O or wake-ups: state machines and arithmetic.
+//! State machines and arithmetic, without time, I/O or wake-ups.
 //!
 //! Nothing here calls another layer. Methods take the instant and return what the engine has to do.
 

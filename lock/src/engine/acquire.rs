@@ -10,19 +10,18 @@ use leasehold_resp as resp;
 use leasehold_resp::Value;
 
 use super::context::Context;
-use super::handle::Handle;
-use super::hold::{Granted, Hold, OwnerHolds};
+use super::hold::{Granted, Hold};
 use super::queue::{Place, Turn, Wake};
 use super::release;
+use super::request::{Request, Wait};
 use super::stand_back::stand_back;
 use super::work_queue::Unfinished;
 use crate::error::{Error, ErrorKind};
-use crate::options::{Interop, Terms};
-use crate::protocol::{Answer, Attempt, Heard, Protocol};
+use crate::options::Interop;
+use crate::protocol::{Answer, Attempt, Heard};
 use crate::state::deadline::{Now, token_ttl};
 use crate::state::hold::Nest;
 use crate::state::id::HoldId;
-use crate::state::names::Name;
 use crate::state::token::FencingToken;
 use crate::state::waiters::{Claim, Closed};
 
@@ -37,37 +36,6 @@ const RARE: Duration = Duration::from_secs(1);
 /// Pause between attempts at a lock that is where its slot is being moved to: messages from there do not arrive before the
 /// slot has moved.
 const WHILE_MIGRATING: Duration = Duration::from_millis(250);
-
-/// What was asked for.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) context: Arc<Handle>,
-    pub(crate) protocol: &'static Protocol,
-    pub(crate) name: Arc<Name>,
-    pub(crate) owner: Option<Arc<OwnerHolds>>,
-    pub(crate) terms: Terms,
-    pub(crate) wait: Wait,
-}
-
-/// How long to wait while others hold the lock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait {
-    /// One attempt.
-    None,
-    For(Duration),
-    Endless,
-}
-
-impl Wait {
-    /// At most `time`. No time to wait leaves one attempt.
-    pub(crate) const fn at_most(time: Duration) -> Self {
-        if time.is_zero() {
-            Self::None
-        } else {
-            Self::For(time)
-        }
-    }
-}
 
 /// The result of an attempt.
 enum Attempted {
@@ -342,7 +310,7 @@ struct Reply {
     confirmed: Result<usize, Error>,
 }
 
-/// What came of asking for a lock.
+/// The outcome of a request.
 enum Asked {
     Replied(Reply),
     /// The data of the master are too young to grant anything; `ran` if the acquire ran before that was known.

@@ -1,4 +1,4 @@
-//! What all handles, guards and waiters of one `Locks` share.
+//! The state that all handles, guards and waiters of one `Locks` share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

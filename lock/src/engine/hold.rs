@@ -46,10 +46,10 @@ pub(crate) struct Hold {
     cancellation: OnceLock<CancellationToken>,
 }
 
-/// What a hold keeps alive.
+/// Kept alive by a hold.
 type Anchor = Arc<dyn Any + Send + Sync>;
 
-/// What a hold is made from.
+/// The parts of a new hold.
 #[derive(Debug)]
 pub(crate) struct Granted {
     pub(crate) protocol: &'static Protocol,

@@ -29,7 +29,7 @@ pub(crate) struct Place {
     messages: u64,
 }
 
-/// Whose turn it is.
+/// The end of a wait in the queue.
 #[derive(Debug)]
 pub(crate) enum Turn {
     /// This place's: it is the head, and no hold of this process excludes it.

@@ -24,7 +24,7 @@ use crate::state::hold::{Ending, Leave, Status};
 use crate::state::id::HoldId;
 use crate::state::names::Name;
 
-/// What [`Guard::release`](crate::Guard::release) found.
+/// The result of [`Guard::release`](crate::Guard::release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Release {
@@ -224,8 +224,7 @@ pub(crate) fn withdraw(context: &Arc<Context>, withdrawn: Withdrawn) {
     });
 }
 
-/// What the worker is to see to after an end with this error, if any: `None` if there is nothing left, or nothing that can
-/// be done.
+/// The work that an end with this error leaves to the worker, if any: `None` if nothing is left, or nothing can be done.
 fn left_to_do(error: Option<&resp::Error>, unanswered: Unanswered) -> Option<Unanswered> {
     let is_needed = match error {
         Some(error) => is_retryable(error),

@@ -89,7 +89,7 @@ fn submit_due(
     batches
 }
 
-/// What may go into one call: holds with the same script, whose keys are in the same hash slot. That slot is on one node.
+/// Groups of holds that may go into one call: holds with the same script, whose keys are in the same hash slot. That slot is on one node.
 fn group(client: &Client, due: Vec<DueHold>) -> Vec<Vec<DueHold>> {
     let mut groups: HashMap<(*const Protocol, u16), Vec<DueHold>> = HashMap::new();
     for one in due {
@@ -108,7 +108,7 @@ fn submit(client: &Client, due: Vec<DueHold>) -> Option<(Batch, Submitted)> {
 }
 
 impl Batch {
-    /// What is left of `due`, which is of one script.
+    /// A batch of those of `due` that still need a renewal, which are of one script.
     fn of(due: Vec<DueHold>) -> Option<Self> {
         // Before the request is written: the leases count from here.
         let sent = Now::read();
@@ -129,7 +129,7 @@ impl Batch {
     }
 }
 
-/// What a renewal that was executed is worth.
+/// The effect on the deadline of a renewal that was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Worth {
     /// It extends the lease.
@@ -226,5 +226,15 @@ impl Batch {
 fn is_noscript_or_redirect(error: &resp::Error) -> bool {
     error.as_server().is_some_and(|error| {
         error.is_redirect() || matches!(error.kind(), ServerErrorKind::NoScript)
+    })
+}
+
+/// Whether keys of the slot are at two nodes: these at the other one, or some of them here and some there.
+fn is_migrating(error: &resp::Error) -> bool {
+    error.as_server().is_some_and(|error| {
+        matches!(
+            error.kind(),
+            ServerErrorKind::Ask { .. } | ServerErrorKind::TryAgain
+        )
     })
 }

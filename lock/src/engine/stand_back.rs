@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::acquire::{Request, Wait};
 use super::queue::Place;
+use super::request::{Request, Wait};
 use crate::error::Error;
 use crate::protocol::Look;
 use crate::state::fairness::StandBack;

@@ -1,4 +1,4 @@
-//! What the renewal worker has to do and when: renewals that are scheduled, and ends that failed.
+//! Work of the renewal worker: renewals that are scheduled, and ends that failed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -44,7 +44,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// What happened, at `node` where that matters.
+    /// The first clause of the message, with `node` where that matters.
     pub(super) fn sentence(self, node: &str) -> String {
         let (asked, node) = match node {
             "" => (false, "the server"),
@@ -80,7 +80,7 @@ impl ErrorKind {
         }
     }
 
-    /// What to do about it; empty where that is clear or depends.
+    /// Advice at the end of the message; empty where it is clear or depends.
     pub(super) const fn advice(self) -> &'static str {
         match self {
             Self::Lost => "stop the work it protected, then lock again",

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::acquire::{Request, Wait};
 use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
 use crate::engine::release;
+use crate::engine::request::{Request, Wait};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Terms;
 use crate::protocol::mutex::{Inspected, MUTEX, force_unlock, inspect, read_inspect};

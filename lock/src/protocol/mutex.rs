@@ -34,7 +34,7 @@ pub(crate) static MUTEX: Protocol = Protocol {
     on_message,
 };
 
-/// What the server knows of a lock that is held.
+/// A lock that is held, as the server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Inspected {
     /// `None` if it has no expiry.

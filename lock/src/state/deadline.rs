@@ -63,7 +63,7 @@ impl Deadline {
         }
     }
 
-    /// What is left of it; zero when it is over.
+    /// The time that is left; zero when it is over.
     pub(crate) fn left(&self, now: Now) -> Duration {
         let monotonic = self.monotonic.saturating_duration_since(now.monotonic);
         let wall = self.wall.duration_since(now.wall).unwrap_or_default();

@@ -26,7 +26,7 @@ enum Phase {
     Over(LostReason),
 }
 
-/// What the end of a hold asks of the engine.
+/// Effects of the end of a hold, for the engine to carry out.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the effects of an end are to be carried out"]
 pub(crate) struct Ending {

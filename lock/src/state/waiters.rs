@@ -38,7 +38,7 @@ struct Holds<H> {
     more: Vec<Held<H>>,
 }
 
-/// Who may hold a name at the same time.
+/// Rule for holding a name at the same time as others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(test),
@@ -56,7 +56,7 @@ pub(crate) enum Access {
     Counted,
 }
 
-/// What a holder or a waiter asks for.
+/// The access of a holder or a waiter, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) access: Access,
@@ -105,7 +105,7 @@ pub(crate) enum Position<H, F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-/// What is to be woken and dropped once the table is unlocked again.
+/// Wakers and a subscription, to be woken and dropped once the table is unlocked again.
 #[derive(Debug)]
 #[must_use = "the waiters are to be woken outside of the lock"]
 pub(crate) struct After<S> {

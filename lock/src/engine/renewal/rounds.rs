@@ -130,7 +130,7 @@ impl Rounds {
         for (batch, reply) in batches.into_iter().zip(round.replies) {
             let batch = Batch { sent, ..batch };
             match reply {
-                Err(error) if super::worker::is_migrating(&error) => apart.push(batch),
+                Err(error) if super::is_migrating(&error) => apart.push(batch),
                 reply => settle(registry, &batch, reply, worth),
             }
         }

@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Target};
 use leasehold_resp as resp;
-use leasehold_resp::ServerErrorKind;
 use tokio::task::JoinSet;
 
 use super::super::registry::{Registry, SpawnWorker};
 use super::super::release::is_retryable;
 use super::super::work_queue::PendingEnd;
 use super::rounds::{self, Ran, Rounds};
-use super::{Batch, Worth, settle, submit_due};
+use super::{Batch, Worth, is_migrating, settle, submit_due};
 use crate::state::deadline::Now;
 
 /// While there is no connection, what is due is looked at again after this long.
@@ -105,7 +104,7 @@ async fn run(registry: &Registry, target: Target) {
                 Done::Connected(client) => {
                     changes = client.changes();
                     connected = Connected::Yes(client);
-                    // What went away before there was a connection to notice it.
+                    // Nodes may have gone away before there was a connection to notice it.
                     registry.work.look_at_all(false);
                 }
                 Done::Renewed(batch, answer, worth) => settle(registry, &batch, answer, worth),
@@ -188,16 +187,6 @@ async fn confirm_one(client: Client, mut batch: Batch) -> Done {
     Done::Renewed(batch, answer, worth)
 }
 
-/// Whether keys of the slot are at two nodes: these at the other one, or some of them here and some there.
-pub(super) fn is_migrating(error: &resp::Error) -> bool {
-    error.as_server().is_some_and(|error| {
-        matches!(
-            error.kind(),
-            ServerErrorKind::Ask { .. } | ServerErrorKind::TryAgain
-        )
-    })
-}
-
 /// Waits for an answer, for work, for the time, or for another change of the nodes than those that were seen.
 async fn next(
     registry: &Registry,
@@ -263,7 +252,7 @@ async fn finish(client: Client, mut end: PendingEnd) -> Done {
             // Refused for good: it ends with its lease.
             Err(error) if !is_retryable(&error) => break,
             Ok(_) if end.unanswered.is_empty() => break,
-            // What it ends may still arrive over a connection that cannot be killed.
+            // The request that it ends may still arrive over a connection that cannot be killed.
             Ok(_) => tokio::time::sleep(OUTLIVE_PAUSE).await,
             Err(_) => {
                 tokio::time::sleep(pause).await;

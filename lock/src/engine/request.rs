@@ -1,0 +1,41 @@
+//! A request for a lock, the same for all primitives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handle::Handle;
+use super::hold::OwnerHolds;
+use crate::options::Terms;
+use crate::protocol::Protocol;
+use crate::state::names::Name;
+
+/// A lock that was asked for, and the conditions.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) context: Arc<Handle>,
+    pub(crate) protocol: &'static Protocol,
+    pub(crate) name: Arc<Name>,
+    pub(crate) owner: Option<Arc<OwnerHolds>>,
+    pub(crate) terms: Terms,
+    pub(crate) wait: Wait,
+}
+
+/// How long to wait while others hold the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    /// One attempt.
+    None,
+    For(Duration),
+    Endless,
+}
+
+impl Wait {
+    /// At most `time`. No time to wait leaves one attempt.
+    pub(crate) const fn at_most(time: Duration) -> Self {
+        if time.is_zero() {
+            Self::None
+        } else {
+            Self::For(time)
+        }
+    }
+}
