@@ -8,6 +8,8 @@ mod cluster;
 mod dependency_tree;
 mod fork;
 mod guard_life;
+mod idle_runtime;
+mod keeper_many;
 mod keeper_renewal;
 mod late_requests;
 mod mutex_basics;
