@@ -5,6 +5,7 @@ pub mod build;
 pub mod cluster;
 pub mod decode;
 pub mod encode;
+pub mod fairness;
 pub mod handoff;
 pub mod isolation;
 pub mod latency;
@@ -70,6 +71,11 @@ pub const ALL: &[Work] = &[
         name: "handoff",
         run: handoff::run,
         sample: handoff::sample,
+    },
+    Work {
+        name: "fairness",
+        run: fairness::run,
+        sample: fairness::sample,
     },
     Work {
         name: "memory",
