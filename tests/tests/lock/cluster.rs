@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{Guard, Locks, LostReason, Release};
 use leasehold_testkit::{Cluster, Failover, Raw};
 
-use crate::support::{connect, leased, ms, renewed, take, until, within};
+use crate::support::{calls, connect, leased, ms, renewed, scripts_run, take, until, within};
 
 /// Short enough to be renewed soon, long enough for a machine that is busy.
 const SHORT: Duration = Duration::from_secs(5);
@@ -217,4 +217,42 @@ async fn forget_everything(replica: &mut Raw) {
             .await
             .is_ok()
     );
+}
+
+/// Grouped over everything that is due: of any 128 that come one after the other only a quarter is in
+/// the same slot here.
+#[tokio::test]
+async fn renewals_of_one_slot_go_together_however_slots_are_mixed() {
+    const LOCKS: u64 = 400;
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let locks = leased(cluster.url(), Duration::from_secs(60)).await;
+    let mut guards = Vec::new();
+    for n in 0..LOCKS {
+        let name = format!("{{slot{}}}{n}", n % 4);
+        guards.push(locks.mutex(name).lock().await.unwrap());
+    }
+    let mut nodes = Vec::new();
+    for node in 0..3 {
+        nodes.push(cluster.raw(node).await);
+    }
+    for raw in &mut nodes {
+        raw.cmd(&["CONFIG", "RESETSTAT"]).await;
+        // After a reconnect everything is renewed at once.
+        raw.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    }
+    let (mut renewals, mut scripts) = (0, 0);
+    until("all are renewed", async || {
+        (renewals, scripts) = (0, 0);
+        for raw in &mut nodes {
+            scripts += scripts_run(raw).await;
+            renewals += calls(raw, "hexists").await;
+        }
+        renewals >= LOCKS
+    })
+    .await;
+    assert!(
+        renewals / scripts >= 60,
+        "{renewals} renewals took {scripts} scripts"
+    );
+    assert!(guards.iter().all(Guard::is_held));
 }
