@@ -36,6 +36,7 @@ mod script;
 mod sentinel;
 #[doc(hidden)]
 pub mod sentinel_account;
+mod service;
 pub mod slot;
 mod submitted;
 mod subscriptions;
@@ -49,9 +50,9 @@ pub use client::{Client, Evaluated};
 pub use ending::{Ended, Ending};
 pub use expectation::{Quorum, Refusal};
 pub use inbox::SubscriptionEvent;
-pub use listing::FailureDetection;
 pub use replicated::{Confirmed, Demand, Replicated, Round, Unconfirmed};
 pub use script::{Script, ScriptCall};
+pub use service::FailureDetection;
 pub use submitted::Submitted;
 pub use subscriptions::Subscription;
 pub use target::Target;

@@ -3,14 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use leasehold_resp::{Command, Error, Value};
-
-use crate::client::Client;
 use crate::cluster_replicas::{ClusterNode, KnownReplicas, replicas_of};
 use crate::data_guard::{DataGuard, Mastership, Trust};
 use crate::expectation::{ListedReplica, Refusal};
 use crate::replication_info::ReplicationInfo;
-use crate::router::Router;
 use crate::sentinel_account::ServiceState;
 use crate::topology::NodeAddress;
 
@@ -42,7 +38,7 @@ pub(crate) struct Service {
     pub(crate) state: ServiceState,
     pub(crate) asked: Instant,
     /// The router's count of changes then.
-    changes: u64,
+    pub(crate) changes: u64,
 }
 
 /// Replicas that are known for a master.
@@ -83,6 +79,18 @@ impl Memory {
         nodes.map(|nodes| known.settle(id, listed, nodes))
     }
 
+    /// The last reply of the sentinels, if it can still be used and the router counts as many `changes` as then.
+    pub(crate) fn service(&self, changes: u64) -> Option<Arc<Service>> {
+        lock(&self.service)
+            .clone()
+            .filter(|known| known.changes == changes && known.asked.elapsed() < known.usable_for())
+    }
+
+    /// Remembers the reply of the sentinels.
+    pub(crate) fn remember(&self, service: &Arc<Service>) {
+        *lock(&self.service) = Some(Arc::clone(service));
+    }
+
     /// All replicas that the sentinels listed for this master when they were last asked, none of them taken to be down.
     pub(crate) fn full_listing(&self, master: &NodeAddress) -> Option<Listing> {
         let service = lock(&self.service).clone()?;
@@ -108,92 +116,6 @@ impl Memory {
         };
         known.iter().map(listed).collect()
     }
-}
-
-impl Router {
-    /// What the sentinels say of the service: what they said a moment ago, if that can still be used, unless `anew`.
-    /// `None` where there are none.
-    pub(crate) async fn service(&self, anew: bool) -> Option<Result<Arc<Service>, Error>> {
-        let sentinels = self.sentinels()?;
-        let changes = self.changes();
-        let known = lock(&self.memory().service).clone();
-        if let Some(known) = known
-            && !anew
-            && known.changes == changes
-            && known.asked.elapsed() < known.usable_for()
-        {
-            return Some(Ok(known));
-        }
-        // As old as the oldest of the answers.
-        let asked = Instant::now();
-        let service = match sentinels.state().await {
-            Ok(state) => Arc::new(Service {
-                state,
-                asked,
-                changes,
-            }),
-            Err(error) => return Some(Err(error)),
-        };
-        *lock(&self.memory().service) = Some(Arc::clone(&service));
-        Some(Ok(service))
-    }
-}
-
-/// How long it takes until a server that is dead is held to be down.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailureDetection {
-    /// A server that it is about: the master, or one of them.
-    pub node: Arc<str>,
-    /// The setting that says so.
-    pub setting: &'static str,
-    /// Its value.
-    pub value: Duration,
-    /// How long it takes in all.
-    pub time: Duration,
-}
-
-impl Client {
-    /// How long it takes until dead servers are held to be down, by `down-after-milliseconds` of the sentinels or by
-    /// `cluster-node-timeout`. `None` for a single server, and if it cannot be asked.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: nothing is changed.
-    pub async fn failure_detection(&self, deadline: Instant) -> Option<FailureDetection> {
-        let router = self.router();
-        if let Some(service) = router.service(false).await {
-            let state = &service.ok()?.state;
-            return Some(FailureDetection {
-                node: state.master.to_string().into(),
-                setting: "down-after-milliseconds",
-                value: state.down_after,
-                time: state.down_after,
-            });
-        }
-        if !router.is_cluster() {
-            return None;
-        }
-        let setting = "cluster-node-timeout";
-        let question = Command::new("CONFIG").arg("GET").arg(setting);
-        let (node, answer) = self.ask_masters(&question, 1, deadline).await.pop()?;
-        let value = Duration::from_millis(config_value(&answer.ok()?)?);
-        Some(FailureDetection {
-            node,
-            setting,
-            value,
-            // Suspected after one timeout, and a replica waits for up to another until it stands for election.
-            time: value * 2,
-        })
-    }
-}
-
-/// The number in a reply to `CONFIG GET` of one setting.
-fn config_value(reply: &Value) -> Option<u64> {
-    let value = match reply {
-        Value::Map(fields) => &fields.first()?.1,
-        reply => reply.as_array()?.get(1)?,
-    };
-    value.as_str()?.parse().ok()
 }
 
 impl Service {
