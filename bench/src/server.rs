@@ -27,7 +27,8 @@ impl Server {
     pub fn start(cpu: usize) -> Result<Self> {
         let program = program()?;
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-        let dir = std::env::temp_dir().join(format!("leasehold-bench-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("leasehold-bench-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let mut command = Command::new(&program);
         command.args([

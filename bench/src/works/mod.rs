@@ -14,6 +14,7 @@ pub mod mutex;
 pub mod outage;
 pub mod recovery;
 pub mod refresh;
+pub mod renewals;
 pub mod resubscribe;
 pub mod slot;
 pub mod syscalls;
@@ -81,6 +82,11 @@ pub const ALL: &[Work] = &[
         name: "memory",
         run: memory::run,
         sample: memory::sample,
+    },
+    Work {
+        name: "renewals",
+        run: renewals::run,
+        sample: renewals::sample,
     },
     Work {
         name: "slot",
