@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use leasehold_cluster::slot::slot;
 use leasehold_testkit::Cluster;
 
+use crate::LOCKS;
 use crate::event::{Event, micros};
+use crate::placement::key;
 use crate::screen::{grouped, span};
 use crate::stage::{Stage, Stop};
-use crate::{Failure, LOCKS};
 
 /// Time between two faults.
 const SCENE: Duration = Duration::from_millis(2500);
@@ -23,23 +24,6 @@ const NO_FAILOVER_YET: Duration = Duration::from_millis(500);
 /// beginning.
 const MOVED: usize = 1;
 const ORPHANED: usize = 0;
-
-/// `prefix` with a number behind it, such that every lock is at a master of its own.
-pub(crate) async fn spread(cluster: &Cluster, prefix: &str) -> Result<String, Failure> {
-    let view = cluster.view(0).await.ok_or("the cluster does not answer")?;
-    let at_home = |namespace: &str, lock: usize| {
-        let slot = slot(key(namespace, lock).as_bytes());
-        view.iter()
-            .any(|member| member.port == cluster.node(lock).port() && member.serves(slot))
-    };
-    let mut names = (0..).map(|n| format!("{prefix}-{n}"));
-    let spread = names.find(|namespace| (0..LOCKS.len()).all(|lock| at_home(namespace, lock)));
-    Ok(spread.expect("numbers do not run out"))
-}
-
-fn key(namespace: &str, lock: usize) -> String {
-    format!("{namespace}:{}", LOCKS[lock])
-}
 
 impl Stage {
     /// The faults of the workers and, between them, those of the cluster.

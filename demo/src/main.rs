@@ -11,6 +11,7 @@
 mod cluster;
 mod event;
 mod fleet;
+mod placement;
 mod screen;
 mod server;
 mod stage;

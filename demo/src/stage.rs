@@ -11,7 +11,7 @@ use crate::fleet::{Fleet, State};
 use crate::screen::{self, Screen, span};
 use crate::server::{Private, Target};
 use crate::stats::Stats;
-use crate::{Failure, LEASE, LOCKS, Mode, WORKERS, cluster};
+use crate::{Failure, LEASE, LOCKS, Mode, WORKERS, placement};
 
 /// Time before, between and after the two faults.
 const SCENE: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ pub(crate) async fn perform(mode: Mode) -> Result<Ending, Failure> {
     // The user's server may have seen earlier runs, whose locks may still be held for a lease.
     let mut namespace = format!("leasehold-demo-{}-{}", std::process::id(), micros());
     if let Private::Cluster(cluster) = &target.private {
-        namespace = cluster::spread(cluster, &namespace).await?;
+        namespace = placement::spread(cluster, &namespace).await?;
     }
     let screen = Screen::new(&target.describe().await?);
     let before = target.commands().await?;
