@@ -45,7 +45,7 @@ impl Limits {
 
 impl Default for Limits {
     /// The server's own: 512 MiB for a bulk string and 64 KiB for a line; a frame twice as large as its largest string;
-    /// and 192 MiB for elements, two million of them.
+    /// and 160 MiB for elements, nearly two million of them.
     fn default() -> Self {
         Self {
             depth: 128,
@@ -53,7 +53,7 @@ impl Default for Limits {
             elements: u32::MAX as u64,
             line: 64 << 10,
             frame: 1 << 30,
-            memory: 192 << 20,
+            memory: 160 << 20,
         }
     }
 }

@@ -104,16 +104,20 @@ impl Scanner {
     /// Takes the scan as far as `bytes` goes, or to the end of a frame or push.
     pub(super) fn scan(&mut self, bytes: &[u8], limits: &Limits) -> Result<Scanned, ProtocolError> {
         let reader = Reader { bytes, limits };
+        let most = limits.memory / ELEMENT;
         loop {
             if self.at > limits.frame {
                 return Err(ProtocolError::new(Kind::FrameTooLong));
+            }
+            if self.nodes.len() > most {
+                return Err(ProtocolError::new(Kind::TooMuchMemory));
             }
             let is_plain = self.block.is_none() && self.chunks.is_none() && !self.open.is_empty();
             let scanned = if is_plain && let Some((leaf, end)) = quick::leaf(bytes, self.at, limits)
             {
                 self.at = end;
                 self.searched = 0;
-                self.leaf(leaf, limits)?
+                self.leaf(leaf)?
             } else if let Some(block) = self.block {
                 self.block(block, reader)?
             } else {
@@ -145,30 +149,6 @@ impl Scanner {
         self.has_text = false;
         self.cuts.clear();
         self.cut = 0;
-    }
-
-    /// Takes down an element.
-    #[inline]
-    fn record(&mut self, node: Node, limits: &Limits) -> Result<(), ProtocolError> {
-        if self.nodes.len() == self.nodes.capacity() {
-            self.grow(limits)?;
-        }
-        self.nodes.push(node);
-        Ok(())
-    }
-
-    /// Makes room for as many elements again, or for as many as the limit still allows.
-    #[cold]
-    fn grow(&mut self, limits: &Limits) -> Result<(), ProtocolError> {
-        let len = self.nodes.len();
-        let most = limits.memory / ELEMENT;
-        match most.saturating_sub(len).min(len.max(16)) {
-            0 => Err(ProtocolError::new(Kind::TooMuchMemory)),
-            more => {
-                self.nodes.reserve_exact(more);
-                Ok(())
-            }
-        }
     }
 
     /// The bytes from `start` to here are not needed any more.
@@ -253,7 +233,7 @@ impl Scanner {
             Element::Partial => Ok(Some(Scanned::Partial)),
             Element::Leaf(leaf) => {
                 self.searched = 0;
-                self.leaf(leaf, reader.limits)
+                self.leaf(leaf)
             }
             Element::Block(text, len) => {
                 self.block = Some(self.block_of(text, len, reader.limits)?);
@@ -274,7 +254,7 @@ impl Scanner {
                     len: 0,
                 });
                 self.has_text = true;
-                self.record(Node::Chunks(0), reader.limits)?;
+                self.nodes.push(Node::Chunks(0));
                 Ok(None)
             }
             Element::Chunk(len) => self.chunk(len, start, reader),
@@ -299,14 +279,14 @@ impl Scanner {
         }
         self.block = None;
         self.at = end;
-        self.leaf(Leaf::Text(block.text, block.span), reader.limits)
+        self.leaf(Leaf::Text(block.text, block.span))
     }
 
     /// Takes down a leaf, or hands it out if it is the whole frame.
     #[inline]
-    fn leaf(&mut self, leaf: Leaf, limits: &Limits) -> Result<Option<Scanned>, ProtocolError> {
+    fn leaf(&mut self, leaf: Leaf) -> Result<Option<Scanned>, ProtocolError> {
         if self.chunks.is_some() {
-            self.record(Node::Leaf(leaf), limits)?;
+            self.nodes.push(Node::Leaf(leaf));
             return Ok(None);
         }
         if self.open.is_empty() {
@@ -317,7 +297,7 @@ impl Scanner {
             Leaf::Text(Text::Simple | Text::Bulk | Text::Verbatim, _)
         ))?;
         self.has_text |= matches!(leaf, Leaf::Text(..));
-        self.record(Node::Leaf(leaf), limits)?;
+        self.nodes.push(Node::Leaf(leaf));
         self.count()
     }
 
@@ -376,7 +356,8 @@ impl Scanner {
             node: self.nodes.len(),
             start,
         });
-        self.record(Node::Open(aggregate, len), limits)
+        self.nodes.push(Node::Open(aggregate, len));
+        Ok(())
     }
 
     /// One chunk of a streamed string, or its end.
