@@ -2,13 +2,16 @@
 //! or left in the receive buffer of a server. The release overtakes them on another connection, and
 //! what they take must not stand.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks, LocksBuilder, Replicas};
 use leasehold_testkit::cancel::cancel_at;
 use leasehold_testkit::{Proxy, Raw, replicas};
 
-use crate::support::{exists, ms, until};
+use crate::support::{exists, ms, until, within};
 
 /// How long an attempt waits for its answer; after twice as long the connection is given up.
 const COMMAND_TIMEOUT: Duration = ms(300);
@@ -136,6 +139,52 @@ async fn a_replicated_lock_of_a_late_request_does_not_stand() {
 #[tokio::test]
 async fn a_replicated_lock_of_a_late_request_does_not_stand_without_the_right_to_kill() {
     nothing_stands(false, Replicas::All).await;
+}
+
+/// What was sent at the await at which an acquire is dropped arrives only after the release that follows.
+#[tokio::test]
+async fn a_replicated_acquire_that_is_dropped_at_any_await_leaves_nothing_later_either() {
+    let mut stage = Stage::new().await;
+    let mut awaits = 0;
+    loop {
+        let name = format!("late{awaits}");
+        let locks = stage.locks(true, Replicas::All).await;
+        let proxy = Proxy::start(stage.servers.node(0).addr());
+        let proxy = std::mem::replace(&mut stage.proxy, proxy);
+        let mut attempt = pin!(locks.mutex(&name).try_lock().into_future());
+        let mut polls = 0;
+        let dropped = poll_fn(|cx| {
+            if polls == awaits {
+                // From here on: before this poll sends anything.
+                proxy.hold_up(true, false);
+            }
+            polls += 1;
+            match attempt.as_mut().poll(cx) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending if polls > awaits => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
+        });
+        let outcome = within("the await", dropped).await;
+        if let Some(outcome) = outcome {
+            assert!(outcome.unwrap().is_some(), "nothing was held up");
+            break;
+        }
+        // Drops the attempt; the one in its place is never polled.
+        attempt.set(locks.mutex("other").try_lock().into_future());
+        until("everything is answered", async || {
+            locks.shutdown().await.is_ok()
+        })
+        .await;
+        proxy.let_one_through();
+        tokio::time::sleep(ms(300)).await;
+        assert!(
+            !exists(&mut stage.raw, &name).await,
+            "dropped at await {awaits}: it stands"
+        );
+        awaits += 1;
+    }
+    assert!(awaits >= 2, "{awaits} awaits");
 }
 
 /// The acquire is on an exclusive connection and its release on another one: whichever the server
