@@ -155,13 +155,21 @@ impl Proxy {
     /// ones are not concerned. Nothing is lost, also if the client ends a connection: the server
     /// notices nothing of that either, as with a machine that goes on retransmitting.
     pub fn hold_up(&self, to_server: bool, to_client: bool) {
-        let open = self.shared.accepts.load(Ordering::SeqCst);
+        let open = 1..self.shared.accepts.load(Ordering::SeqCst) + 1;
         for (plan, held) in [
             (&self.shared.to_server, to_server),
             (&self.shared.to_client, to_client),
         ] {
-            plan.send_modify(|plan| plan.held = if held { open } else { 0 });
+            let held = if held { open.clone() } else { 0..0 };
+            plan.send_modify(|plan| plan.held = held);
         }
+    }
+
+    /// As [`hold_up`](Self::hold_up) to the server, for the connection that was accepted last only.
+    pub fn hold_up_latest(&self) {
+        let latest = self.shared.accepts.load(Ordering::SeqCst);
+        let plan = &self.shared.to_server;
+        plan.send_modify(|plan| plan.held = latest..latest + 1);
     }
 
     /// Of what was sent to the server on each connection that is [held up](Self::hold_up), the

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 /// The fault of one direction.
@@ -88,8 +89,8 @@ pub(super) struct Plan {
     pub(super) generation: u64,
     /// Peers whose connections pass nothing.
     pub(super) severed: HashSet<IpAddr>,
-    /// Connections up to this number are held up.
-    pub(super) held: u64,
+    /// The numbers of the connections that are held up.
+    pub(super) held: Range<u64>,
     /// Whether each of those passes one frame after all, and then nothing.
     pub(super) one_passes: bool,
 }

@@ -132,7 +132,7 @@ impl<'a> Pump<'a> {
         self.held = match self.held {
             // Whatever comes later: what was behind the one that passed never arrives.
             Held::Passed => Held::Passed,
-            _ if self.id > plan.held => Held::No,
+            _ if !plan.held.contains(&self.id) => Held::No,
             _ if plan.one_passes => Held::One,
             _ => Held::Yes,
         };

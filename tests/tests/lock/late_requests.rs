@@ -155,8 +155,9 @@ async fn a_replicated_acquire_that_is_dropped_at_any_await_leaves_nothing_later_
         let mut polls = 0;
         let dropped = poll_fn(|cx| {
             if polls == awaits {
-                // From here on: before this poll sends anything.
-                proxy.hold_up(true, false);
+                // Before this poll sends anything. The connection with the acquire is the last one; the release goes out
+                // on the one before.
+                proxy.hold_up_latest();
             }
             polls += 1;
             match attempt.as_mut().poll(cx) {
