@@ -248,25 +248,32 @@ impl WorkQueue {
             let hold = hold.state();
             (hold.scheduled(), hold.deadline().monotonic())
         };
-        let Some((at, entry)) = index.and_then(|index| state.schedule.get_mut(index)) else {
+        let Some(index) = index else {
             return;
         };
-        // The end of the hold stays due in any case.
-        let next = due(entry.failures);
-        *at = Due {
-            at: next.at.min(deadline),
-            from: next.from.min(deadline),
-        };
-        entry.failures = if failed {
-            entry.failures.saturating_add(1)
-        } else {
-            0
-        };
-        entry.doubtful &= failed;
+        state.schedule.update(index, |at, entry| {
+            // The end of the hold stays due in any case.
+            let next = due(entry.failures);
+            *at = Due {
+                at: next.at.min(deadline),
+                from: next.from.min(deadline),
+            };
+            entry.failures = if failed {
+                entry.failures.saturating_add(1)
+            } else {
+                0
+            };
+            entry.doubtful &= failed;
+        });
     }
 
     pub(crate) fn take_ends(&self) -> Vec<PendingEnd> {
         std::mem::take(&mut lock(&self.state).ends)
+    }
+
+    /// How many ends wait to be repeated.
+    pub(crate) fn ends(&self) -> usize {
+        lock(&self.state).ends.len()
     }
 
     /// When to look again; from now on an earlier appointment is notified.

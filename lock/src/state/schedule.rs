@@ -10,6 +10,8 @@ pub(crate) struct Schedule<T> {
     /// Index of the first free cell.
     free: Option<usize>,
     used: usize,
+    /// No entry must be done before this. It may be too early, never too late: an entry that is removed leaves it as it is.
+    earliest: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -41,12 +43,14 @@ impl<T> Schedule<T> {
             cells: Vec::new(),
             free: None,
             used: 0,
+            earliest: None,
         }
     }
 
     /// Adds `item` and returns its index, which is its own until it is removed.
     pub(crate) fn insert(&mut self, due: Due, item: T) -> usize {
         self.used += 1;
+        self.expect(due);
         match self
             .free
             .and_then(|at| self.cells.get_mut(at).map(|cell| (at, cell)))
@@ -75,13 +79,18 @@ impl<T> Schedule<T> {
         };
         self.free = Some(at);
         self.used -= 1;
+        if self.used == 0 {
+            self.earliest = None;
+        }
         Some(item)
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> Option<(&mut Due, &mut T)> {
-        match self.cells.get_mut(at) {
-            Some(Cell::Used(due, item)) => Some((due, item)),
-            _ => None,
+    /// Changes the entry with this index, if there is one.
+    pub(crate) fn update(&mut self, at: usize, change: impl FnOnce(&mut Due, &mut T)) {
+        if let Some(Cell::Used(due, item)) = self.cells.get_mut(at) {
+            change(due, item);
+            let due = *due;
+            self.expect(due);
         }
     }
 
@@ -91,30 +100,37 @@ impl<T> Schedule<T> {
         now: Instant,
         mut visit: impl FnMut(usize, &mut Due, &mut T),
     ) {
+        let mut earliest: Option<Instant> = None;
         for (at, cell) in self.cells.iter_mut().enumerate() {
-            if let Cell::Used(due, item) = cell
-                && due.from <= now
-            {
-                visit(at, due, item);
+            if let Cell::Used(due, item) = cell {
+                if due.from <= now {
+                    visit(at, due, item);
+                }
+                earliest = Some(earliest.map_or(due.at, |known| known.min(due.at)));
             }
         }
+        self.earliest = earliest;
     }
 
     pub(crate) fn for_each(&mut self, mut change: impl FnMut(&mut Due, &mut T)) {
+        let mut earliest: Option<Instant> = None;
         for cell in &mut self.cells {
             if let Cell::Used(due, item) = cell {
                 change(due, item);
+                earliest = Some(earliest.map_or(due.at, |known| known.min(due.at)));
             }
         }
+        self.earliest = earliest;
     }
 
-    /// When the next entry must be done.
-    pub(crate) fn next_at(&self) -> Option<Instant> {
-        let at = |cell: &Cell<T>| match cell {
-            Cell::Used(due, _) => Some(due.at),
-            Cell::Free(_) => None,
-        };
-        self.cells.iter().filter_map(at).min()
+    /// When to look for the next entry that must be done: not after that, but maybe before. Takes constant time, since every
+    /// release that fails asks for it.
+    pub(crate) const fn next_at(&self) -> Option<Instant> {
+        self.earliest
+    }
+
+    fn expect(&mut self, due: Due) {
+        self.earliest = Some(self.earliest.map_or(due.at, |known| known.min(due.at)));
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -215,6 +231,22 @@ mod tests {
         schedule.remove(index);
         assert_eq!(due(&mut schedule, now + ms(1)), []);
         assert_eq!(schedule.next_at(), None);
+    }
+
+    #[test]
+    fn the_next_look_is_never_too_late() {
+        let now = Instant::now();
+        let mut schedule = Schedule::new();
+        let first = schedule.insert(Due::sharp(now + ms(100)), 'a');
+        let second = schedule.insert(Due::sharp(now + ms(200)), 'b');
+        schedule.remove(first);
+        assert_eq!(schedule.next_at(), Some(now + ms(100)), "too early");
+        assert_eq!(due(&mut schedule, now + ms(100)), []);
+        assert_eq!(schedule.next_at(), Some(now + ms(200)), "found by the look");
+        schedule.update(second, |due, _| *due = Due::sharp(now + ms(150)));
+        assert_eq!(schedule.next_at(), Some(now + ms(150)));
+        schedule.for_each(|due, _| *due = Due::sharp(now));
+        assert_eq!(schedule.next_at(), Some(now));
     }
 
     #[test]

@@ -1,12 +1,16 @@
-//! The renewal thread with many locks: releases that failed all at once, and few calls in a cluster.
+//! The renewal thread with many locks: releases that failed all at once, few calls in a cluster, and a thread that panics.
 
 use std::collections::HashSet;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Locks};
 use leasehold_testkit::{Cluster, Server, calls};
 
-use crate::support::{leased, ms, until, within};
+use crate::support::{exists, leased, ms, short_locks, until, within};
 
 /// Takes `count` locks, `n0` and so on.
 async fn many(locks: &Locks, count: usize) -> Vec<Guard> {
@@ -50,6 +54,48 @@ async fn many_releases_that_failed_together_are_finished_together() {
     println!("all free after {:?}", began.elapsed());
     assert!(began.elapsed() < ms(20_000), "{:?}", began.elapsed());
     within("the shutdown", locks.shutdown()).await.unwrap();
+}
+
+/// Panics where it is woken by the renewal thread.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        let thread = std::thread::current();
+        assert!(
+            thread.name() != Some("leasehold-keeper"),
+            "this waker panics, as it should"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_in_the_renewal_thread_costs_no_other_lock() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = short_locks(&server, ms(1_500)).await;
+    let mutexes = [locks.mutex("lost"), locks.mutex("kept")];
+    let lost = mutexes[0].lock().await.unwrap();
+    let kept = mutexes[1].lock().await.unwrap();
+    let mut watched = pin!(lost.lost());
+    let waker = Waker::from(Arc::new(Bomb));
+    assert!(
+        watched
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    raw.cmd(&["DEL", "lost"]).await;
+    until("the loss", async || !lost.is_held()).await;
+    let end = Instant::now() + ms(4_000);
+    while Instant::now() < end {
+        assert!(kept.is_held(), "it is not renewed any more");
+        tokio::time::sleep(ms(20)).await;
+    }
+    // New ones are renewed, too.
+    let later = locks.mutex("later").lock().await.unwrap();
+    tokio::time::sleep(ms(2_500)).await;
+    assert!(later.is_held() && exists(&mut raw, "later").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -23,6 +24,10 @@ use crate::state::deadline::Now;
 
 /// While there is no connection, what is due is looked at again after this long.
 const CONNECT_CHECK: Duration = Duration::from_millis(20);
+/// Ends that failed are repeated together: those that come within this time after others, up to [`ENDS`].
+const GATHER: Duration = Duration::from_millis(5);
+/// Ends that are repeated by one task.
+const ENDS: usize = 128;
 /// Pauses between attempts to connect, and to finish an end, grow up to this.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
@@ -63,101 +68,197 @@ fn spawn(registry: Arc<Registry>, target: Target) -> io::Result<()> {
         .build()?;
     std::thread::Builder::new()
         .name("leasehold-keeper".into())
-        .spawn(move || runtime.block_on(run(&registry, target)))?;
+        .spawn(move || {
+            let mut worker = Worker::new(target);
+            // A waker or a callback of the user may panic. What was under way goes on.
+            while catch_unwind(AssertUnwindSafe(|| runtime.block_on(worker.run(&registry))))
+                .is_err()
+            {
+                // What was to be settled just now is asked for again.
+                registry.work.look_at_all(false);
+            }
+        })?;
     Ok(())
 }
 
-/// Works until it is closed and has nothing left to do.
-async fn run(registry: &Registry, target: Target) {
-    let mut connected = Connected::No;
-    let mut tasks = JoinSet::new();
-    let mut rounds = Rounds::default();
-    let mut changes = 0;
-    loop {
-        if let Connected::Yes(client) = &connected
-            && client.changes() != changes
-        {
-            changes = client.changes();
-            registry.work.look_at_all(true);
-        }
-        // Not only when something is due: a node that goes away is noticed by the connections that end.
-        if matches!(connected, Connected::No) && registry.work.needs_connection() {
-            tasks.spawn(boxed(connect(target.clone())));
-            connected = Connected::Connecting;
-        }
-        let client = if let Connected::Yes(client) = &connected {
-            Some(client)
-        } else {
-            None
-        };
-        work(registry, client, &mut rounds, &mut tasks);
-        // A connect under way is for work that may be gone: nothing waits for it.
-        let idle =
-            tasks.is_empty() || matches!(connected, Connected::Connecting) && tasks.len() == 1;
-        if idle && registry.work.may_end() {
-            return;
-        }
-        let mut done = next(registry, client, changes, &mut tasks).await;
-        // Whatever else is known already, before the schedule is looked through again.
-        while let Some(outcome) = done {
-            match outcome {
-                Done::Connected(client) => {
-                    changes = client.changes();
-                    connected = Connected::Yes(client);
-                    // Nodes may have gone away before there was a connection to notice it.
-                    registry.work.look_at_all(false);
-                }
-                Done::Renewed(batch, answer, worth) => settle(registry, &batch, answer, worth),
-                Done::Round(ran) => {
-                    for batch in rounds.settle(registry, ran) {
-                        if let Connected::Yes(client) = &connected {
-                            for one in batch.apart() {
-                                tasks.spawn(boxed(confirm_one(client.clone(), one)));
-                            }
-                        }
-                    }
-                }
-                Done::Apart(batch) => {
-                    if let Connected::Yes(client) = &connected {
-                        for one in batch.apart() {
-                            tasks.spawn(boxed(renew_one(client.clone(), one)));
-                        }
-                    }
-                }
-                Done::Finished => {}
-            }
-            done = tasks.try_join_next().and_then(Result::ok);
-        }
-    }
+/// What the worker keeps when a part of its work panics.
+struct Worker {
+    target: Target,
+    connected: Connected,
+    /// The changes of the nodes that were acted upon.
+    changes: u64,
+    /// Renewals that replicas confirm.
+    rounds: Rounds,
+    tasks: JoinSet<Done>,
+    /// When ends that failed were taken up last.
+    gathered: Option<Instant>,
 }
 
-/// Begins everything that can be done now.
-fn work(
-    registry: &Registry,
-    client: Option<&Client>,
-    rounds: &mut Rounds,
-    tasks: &mut JoinSet<Done>,
-) {
-    let now = Now::read();
-    if registry.work.is_time(now.monotonic) {
-        for (batch, submitted) in submit_due(registry, client, rounds, now, CONNECT_CHECK) {
-            tasks.spawn(boxed(async move {
-                match submitted.await {
-                    Err(error) if is_migrating(&error) => Done::Apart(batch),
-                    answer => Done::Renewed(batch, answer, Worth::Counts),
-                }
-            }));
+impl Worker {
+    fn new(target: Target) -> Self {
+        Self {
+            target,
+            connected: Connected::No,
+            changes: 0,
+            rounds: Rounds::default(),
+            tasks: JoinSet::new(),
+            gathered: None,
         }
     }
-    if let Some(client) = client {
-        for start in rounds.start(registry, client) {
+
+    /// Works until it is closed and has nothing left to do.
+    async fn run(&mut self, registry: &Registry) {
+        loop {
+            if let Connected::Yes(client) = &self.connected
+                && client.changes() != self.changes
+            {
+                self.changes = client.changes();
+                registry.work.look_at_all(true);
+            }
+            // Not only when something is due: a node that goes away is noticed by the connections that end.
+            if matches!(self.connected, Connected::No) && registry.work.needs_connection() {
+                self.tasks.spawn(boxed(connect(self.target.clone())));
+                self.connected = Connected::Connecting;
+            }
+            let look_again = self.work(registry);
+            // A connect under way is for work that may be gone: nothing waits for it.
+            let idle = self.tasks.is_empty()
+                || matches!(self.connected, Connected::Connecting) && self.tasks.len() == 1;
+            if idle && registry.work.may_end() {
+                return;
+            }
+            let mut done = self.next(registry, look_again).await;
+            // Whatever else is known already, before the schedule is looked through again.
+            while let Some(outcome) = done {
+                self.settle(registry, outcome);
+                done = self.tasks.try_join_next().and_then(Result::ok);
+            }
+        }
+    }
+
+    /// Acts on the result of a task.
+    fn settle(&mut self, registry: &Registry, outcome: Done) {
+        match outcome {
+            Done::Connected(client) => {
+                self.changes = client.changes();
+                self.connected = Connected::Yes(client);
+                // Nodes may have gone away before there was a connection to notice it.
+                registry.work.look_at_all(false);
+            }
+            Done::Renewed(batch, answer, worth) => settle(registry, &batch, answer, worth),
+            Done::Round(ran) => {
+                for batch in self.rounds.settle(registry, ran) {
+                    if let Connected::Yes(client) = &self.connected {
+                        for one in batch.apart() {
+                            self.tasks.spawn(boxed(confirm_one(client.clone(), one)));
+                        }
+                    }
+                }
+            }
+            Done::Apart(batch) => {
+                if let Connected::Yes(client) = &self.connected {
+                    for one in batch.apart() {
+                        self.tasks.spawn(boxed(renew_one(client.clone(), one)));
+                    }
+                }
+            }
+            Done::Finished => {}
+        }
+    }
+
+    /// Begins everything that can be done now. Returns when to go on with ends that have failed since the last ones were taken
+    /// up, if there are any.
+    fn work(&mut self, registry: &Registry) -> Option<Instant> {
+        let client = self.connected.client();
+        let now = Now::read();
+        if registry.work.is_time(now.monotonic) {
+            let submitted = submit_due(registry, client, &mut self.rounds, now, CONNECT_CHECK);
+            for (batch, submitted) in submitted {
+                self.tasks.spawn(boxed(async move {
+                    match submitted.await {
+                        Err(error) if is_migrating(&error) => Done::Apart(batch),
+                        answer => Done::Renewed(batch, answer, Worth::Counts),
+                    }
+                }));
+            }
+        }
+        let client = client?;
+        for start in self.rounds.start(registry, client) {
             let client = client.clone();
-            tasks.spawn(boxed(async move {
+            self.tasks.spawn(boxed(async move {
                 Done::Round(rounds::run(client, start).await)
             }));
         }
-        for end in registry.work.take_ends() {
-            tasks.spawn(boxed(finish(client.clone(), end)));
+        let waiting = registry.work.ends();
+        if waiting == 0 {
+            return None;
+        }
+        let gathering = self.gathered.map(|at| at + GATHER);
+        if waiting < ENDS
+            && let Some(until) = gathering.filter(|&until| now.monotonic < until)
+        {
+            return Some(until);
+        }
+        self.gathered = Some(now.monotonic);
+        // What an earlier connection may still bring takes more than one answer, and must hold up no other end.
+        let (together, alone): (Vec<_>, Vec<_>) = registry
+            .work
+            .take_ends()
+            .into_iter()
+            .partition(|end| end.unanswered.is_empty());
+        for end in alone {
+            self.tasks.spawn(boxed(finish(client.clone(), vec![end])));
+        }
+        let mut ends = together.into_iter().peekable();
+        while ends.peek().is_some() {
+            let some = ends.by_ref().take(ENDS).collect();
+            self.tasks.spawn(boxed(finish(client.clone(), some)));
+        }
+        None
+    }
+
+    /// Waits for an answer, for work, for the time, or for another change of the nodes than those that were seen.
+    async fn next(&mut self, registry: &Registry, look_again: Option<Instant>) -> Option<Done> {
+        let Self {
+            connected,
+            changes,
+            tasks,
+            ..
+        } = self;
+        let mut change = pin!(connected.client().map(|client| client.changed(*changes)));
+        let mut more_work = pin!(registry.work.changed());
+        let until = registry.work.sleep_until(Instant::now());
+        let until = until.into_iter().chain(look_again).min();
+        let mut timer = pin!(until.map(|at| tokio::time::sleep_until(at.into())));
+        poll_fn(|cx| {
+            if let Poll::Ready(Some(done)) = tasks.poll_join_next(cx) {
+                // A task that panicked has no answer; what it was to renew stays due when it runs out.
+                return Poll::Ready(done.ok());
+            }
+            let has_work = more_work.as_mut().poll(cx).is_ready();
+            let is_time = timer
+                .as_mut()
+                .as_pin_mut()
+                .is_some_and(|timer| timer.poll(cx).is_ready());
+            let changes = change
+                .as_mut()
+                .as_pin_mut()
+                .is_some_and(|change| change.poll(cx).is_ready());
+            if has_work || is_time || changes {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+impl Connected {
+    const fn client(&self) -> Option<&Client> {
+        match self {
+            Self::Yes(client) => Some(client),
+            Self::No | Self::Connecting => None,
         }
     }
 }
@@ -187,40 +288,6 @@ async fn confirm_one(client: Client, mut batch: Batch) -> Done {
     Done::Renewed(batch, answer, worth)
 }
 
-/// Waits for an answer, for work, for the time, or for another change of the nodes than those that were seen.
-async fn next(
-    registry: &Registry,
-    client: Option<&Client>,
-    seen: u64,
-    tasks: &mut JoinSet<Done>,
-) -> Option<Done> {
-    let mut change = pin!(client.map(|client| client.changed(seen)));
-    let mut more_work = pin!(registry.work.changed());
-    let until = registry.work.sleep_until(Instant::now());
-    let mut timer = pin!(until.map(|at| tokio::time::sleep_until(at.into())));
-    poll_fn(|cx| {
-        if let Poll::Ready(Some(done)) = tasks.poll_join_next(cx) {
-            // A task that panicked has no answer; what it was to renew stays due when it runs out.
-            return Poll::Ready(done.ok());
-        }
-        let has_work = more_work.as_mut().poll(cx).is_ready();
-        let is_time = timer
-            .as_mut()
-            .as_pin_mut()
-            .is_some_and(|timer| timer.poll(cx).is_ready());
-        let changes = change
-            .as_mut()
-            .as_pin_mut()
-            .is_some_and(|change| change.poll(cx).is_ready());
-        if has_work || is_time || changes {
-            Poll::Ready(None)
-        } else {
-            Poll::Pending
-        }
-    })
-    .await
-}
-
 /// For each type of future that is spawned, all of the runtime's task is compiled anew.
 fn boxed(
     future: impl Future<Output = Done> + Send + 'static,
@@ -240,8 +307,30 @@ async fn connect(target: Target) -> Done {
     }
 }
 
+/// Repeats ends until each is done, or over in any case.
+async fn finish(client: Client, mut ends: Vec<PendingEnd>) -> Done {
+    // The first one waits for the connection; the others, then, are submitted together. A submission follows no redirect.
+    while let Some(first) = ends.pop() {
+        finish_one(&client, first).await;
+        let submit = |end: PendingEnd| {
+            let submitted = client.submit(&end.call.as_call().slices().call());
+            (submitted, end)
+        };
+        let submitted: Vec<_> = ends.drain(..).map(submit).collect();
+        for (submitted, end) in submitted {
+            match submitted.await {
+                Err(error) if !is_retryable(&error) => {}
+                Err(error) if error.as_server().is_some() => finish_one(&client, end).await,
+                Err(_) => ends.push(end),
+                Ok(_) => {}
+            }
+        }
+    }
+    Done::Finished
+}
+
 /// Repeats the end of a hold until nothing that was sent before can undo it, or it is over in any case.
-async fn finish(client: Client, mut end: PendingEnd) -> Done {
+async fn finish_one(client: &Client, mut end: PendingEnd) {
     let call = end.call.as_call();
     let slices = call.slices();
     let mut pause = CONNECT_CHECK;
@@ -252,7 +341,7 @@ async fn finish(client: Client, mut end: PendingEnd) -> Done {
             // Refused for good: it ends with its lease.
             Err(error) if !is_retryable(&error) => break,
             Ok(_) if end.unanswered.is_empty() => break,
-            // The request that it ends may still arrive over a connection that cannot be killed.
+            // What it ends may still arrive over a connection that cannot be killed.
             Ok(_) => tokio::time::sleep(OUTLIVE_PAUSE).await,
             Err(_) => {
                 tokio::time::sleep(pause).await;
@@ -260,5 +349,4 @@ async fn finish(client: Client, mut end: PendingEnd) -> Done {
             }
         }
     }
-    Done::Finished
 }
