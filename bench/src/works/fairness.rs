@@ -95,10 +95,12 @@ pub fn sample(request: &Request) -> Figures {
             distance.as_millis()
         );
         let stop = Arc::new(AtomicBool::new(false));
-        let start = async |address: SocketAddr, tries: bool| {
-            let locks = Locks::connect(format!("redis://{address}"))
+        let connect = async |address: SocketAddr| {
+            Locks::connect(format!("redis://{address}"))
                 .await
-                .expect("the server is up");
+                .expect("the server is up")
+        };
+        let start = |locks: Locks, tries: bool| {
             let (mutex, stop) = (locks.mutex(&name), Arc::clone(&stop));
             tokio::spawn(async move {
                 let turns = contend(&mutex, tries, &stop).await;
@@ -107,8 +109,8 @@ pub fn sample(request: &Request) -> Figures {
                 turns
             })
         };
-        let near = start(server, near_tries).await;
-        let far = start(far, far_tries).await;
+        let (near, far) = (connect(server).await, connect(far).await);
+        let (near, far) = (start(near, near_tries), start(far, far_tries));
         tokio::time::sleep(duration).await;
         stop.store(true, Relaxed);
         let (near, far) = (near.await.expect("no panic"), far.await.expect("no panic"));
