@@ -83,12 +83,7 @@ pub(crate) fn lose(registry: &Registry, hold: &Hold, reason: LostReason) {
 
 /// Releases `hold`, which was lost although the server may still have it: the worker sees to it.
 pub(crate) fn end_lost(registry: &Registry, client: &Client, hold: &Hold) {
-    let end = End {
-        name: &hold.name,
-        id: &hold.id,
-        publish: client.publish_command(),
-    };
-    let call = (hold.protocol.release)(&end).to_owned();
+    let call = release_of(client, hold).to_owned();
     let (unanswered, unfinished) = (hold.unanswered.clone(), registry.work.unfinished());
     let lease = hold.terms.lease;
     let end = PendingEnd::new(call, lease, unanswered, unfinished);
@@ -211,15 +206,13 @@ pub(crate) fn withdraw(context: &Arc<Context>, withdrawn: Withdrawn) {
     if context.registry.home.is_elsewhere() {
         return;
     }
-    let submitted = with_end(context, &name, &id, protocol.withdraw, |call| {
-        context.client.submit_end(&call.slices().call(), unanswered)
-    });
+    let call = (protocol.withdraw)(&end_of(&context.client, &name, &id));
+    let submitted = context.client.submit_end(&call.slices().call(), unanswered);
     let context = Arc::clone(context);
     submitted.detach(move |ended| {
         if let Some(unanswered) = left_to_do(ended.outcome.as_ref().err(), ended.unanswered) {
-            with_end(&context, &name, &id, protocol.withdraw, |call| {
-                finish_later(&context, call, lease, unanswered, unfinished);
-            });
+            let call = (protocol.withdraw)(&end_of(&context.client, &name, &id));
+            finish_later(&context, &call, lease, unanswered, unfinished);
         }
     });
 }
@@ -255,8 +248,7 @@ impl Pending<'_> {
     /// The release once more, with repetitions. Returns whether it may have run more than once.
     async fn repeat(&mut self) -> Result<(Value, bool), resp::Error> {
         let Self { context, hold, .. } = self;
-        let end = end_of(context, &hold.name, &hold.id);
-        let call = (hold.protocol.release)(&end);
+        let call = release_of(&context.client, hold);
         let slices = call.slices();
         let deadline = Instant::now() + context.config.command_timeout;
         let evaluated = context
@@ -317,15 +309,9 @@ fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Optio
     let releasing = ending.release.then(|| Releasing {
         unfinished: registry.work.unfinished(),
         subscribed: registry.table.is_subscribed(&hold.name),
-        submitted: with_end(
-            context,
-            &hold.name,
-            &hold.id,
-            hold.protocol.release,
-            |call| {
-                let unanswered = hold.unanswered.clone();
-                context.client.submit_end(&call.slices().call(), unanswered)
-            },
+        submitted: context.client.submit_end(
+            &release_of(&context.client, hold).slices().call(),
+            hold.unanswered.clone(),
         ),
     });
     registry.table.end(hold);
@@ -372,15 +358,8 @@ fn finish_hold_later(
     unanswered: Unanswered,
     unfinished: Unfinished,
 ) {
-    with_end(
-        context,
-        &hold.name,
-        &hold.id,
-        hold.protocol.release,
-        |call| {
-            finish_later(context, call, hold.terms.lease, unanswered, unfinished);
-        },
-    );
+    let call = release_of(&context.client, hold);
+    finish_later(context, &call, hold.terms.lease, unanswered, unfinished);
 }
 
 /// The worker repeats `call` for as long as a hold with `lease` can be on the server. Without a worker that hold ends with
@@ -400,21 +379,15 @@ fn finish_later(
     }
 }
 
-/// Builds the call that ends a hold and hands it to `then`.
-fn with_end<R>(
-    context: &Context,
-    name: &Name,
-    id: &HoldId,
-    build: for<'a> fn(&End<'a>) -> Call<'a>,
-    then: impl FnOnce(&Call<'_>) -> R,
-) -> R {
-    then(&build(&end_of(context, name, id)))
+/// The call that releases `hold`.
+fn release_of<'a>(client: &Client, hold: &'a Hold) -> Call<'a> {
+    (hold.protocol.release)(&end_of(client, &hold.name, &hold.id))
 }
 
-fn end_of<'a>(context: &Context, name: &'a Name, id: &'a HoldId) -> End<'a> {
+fn end_of<'a>(client: &Client, name: &'a Name, id: &'a HoldId) -> End<'a> {
     End {
         name,
         id,
-        publish: context.client.publish_command(),
+        publish: client.publish_command(),
     }
 }
