@@ -80,24 +80,30 @@ fn submit_due(
     rounds.add(client, confirmed);
     let mut batches = Vec::new();
     for group in group(client, plain) {
-        let mut group = group.into_iter().peekable();
-        while group.peek().is_some() {
-            let due = group.by_ref().take(BATCH).collect();
-            batches.extend(registry.work.submit(due, |due| submit(client, due)));
-        }
+        batches.extend(registry.work.submit(group, |due| submit(client, due)));
     }
     batches
 }
 
-/// Groups of holds that may go into one call: holds with the same script, whose keys are in the same hash slot. That slot is on one node.
-fn group(client: &Client, due: Vec<DueHold>) -> Vec<Vec<DueHold>> {
+/// Groups of holds that may go into one call: at most [`BATCH`] with the same script, whose keys are in the same hash slot.
+/// That slot is on one node.
+fn group(client: &Client, due: Vec<DueHold>) -> impl Iterator<Item = Vec<DueHold>> {
     let mut groups: HashMap<(*const Protocol, u16), Vec<DueHold>> = HashMap::new();
     for one in due {
         let slot = client.group(one.hold.name.key().as_bytes());
         let protocol: *const Protocol = one.hold.protocol;
         groups.entry((protocol, slot)).or_default().push(one);
     }
-    groups.into_values().collect()
+    groups.into_values().flat_map(|group| cut(group, BATCH))
+}
+
+/// `items` in their order, in pieces of at most `size`.
+fn cut<T>(items: Vec<T>, size: usize) -> impl Iterator<Item = Vec<T>> {
+    let mut items = items.into_iter();
+    std::iter::from_fn(move || {
+        let piece: Vec<T> = items.by_ref().take(size).collect();
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// Submits one batch, unless nothing is left of it.

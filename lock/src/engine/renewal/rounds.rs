@@ -13,7 +13,7 @@ use leasehold_resp::ServerErrorKind;
 
 use super::super::registry::Registry;
 use super::super::work_queue::DueHold;
-use super::{BATCH, Batch, Worth, group, settle};
+use super::{Batch, Worth, group, settle};
 use crate::protocol::call::Call;
 use crate::state::deadline::Now;
 
@@ -80,17 +80,12 @@ impl Rounds {
             let due = registry.work.submit(due, |due| due);
             let mut batches = Vec::new();
             for group in group(client, due) {
-                let mut group = group.into_iter().peekable();
-                while group.peek().is_some() {
-                    let due: Vec<_> = group.by_ref().take(BATCH).collect();
-                    if batches.len() == MAX_BATCHES {
-                        rounds
-                            .next
-                            .extend(due.into_iter().map(|one| (one.index(), one)));
-                        continue;
-                    }
-                    batches.extend(Batch::of(due).filter(|batch| !batch.renewals.is_empty()));
+                if batches.len() == MAX_BATCHES {
+                    let left = group.into_iter().map(|one| (one.index(), one));
+                    rounds.next.extend(left);
+                    continue;
                 }
+                batches.extend(Batch::of(group).filter(|batch| !batch.renewals.is_empty()));
             }
             if !batches.is_empty() {
                 rounds.under_way = true;

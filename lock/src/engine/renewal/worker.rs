@@ -19,7 +19,7 @@ use super::super::registry::{Registry, SpawnWorker};
 use super::super::release::is_retryable;
 use super::super::work_queue::PendingEnd;
 use super::rounds::{self, Ran, Rounds};
-use super::{Batch, Worth, is_migrating, settle, submit_due};
+use super::{Batch, Worth, cut, is_migrating, settle, submit_due};
 use crate::state::deadline::Now;
 
 /// While there is no connection, what is due is looked at again after this long.
@@ -209,10 +209,8 @@ impl Worker {
         for end in alone {
             self.tasks.spawn(boxed(finish(client.clone(), vec![end])));
         }
-        let mut ends = together.into_iter().peekable();
-        while ends.peek().is_some() {
-            let some = ends.by_ref().take(ENDS).collect();
-            self.tasks.spawn(boxed(finish(client.clone(), some)));
+        for ends in cut(together, ENDS) {
+            self.tasks.spawn(boxed(finish(client.clone(), ends)));
         }
         None
     }
