@@ -235,7 +235,7 @@ impl WorkQueue {
     /// that would be because the server has forgotten it.
     pub(crate) fn look_at_all(&self, doubtful: bool) {
         let now = Instant::now();
-        lock(&self.state).schedule.for_each(|due, entry| {
+        lock(&self.state).schedule.for_each(|_, due, entry| {
             entry.doubtful |= doubtful;
             *due = Due::sharp(now);
         });

@@ -100,26 +100,23 @@ impl<T> Schedule<T> {
         now: Instant,
         mut visit: impl FnMut(usize, &mut Due, &mut T),
     ) {
-        let mut earliest: Option<Instant> = None;
-        for (at, cell) in self.cells.iter_mut().enumerate() {
-            if let Cell::Used(due, item) = cell {
-                if due.from <= now {
-                    visit(at, due, item);
-                }
-                earliest = Some(earliest.map_or(due.at, |known| known.min(due.at)));
+        self.for_each(|at, due, item| {
+            if due.from <= now {
+                visit(at, due, item);
             }
-        }
-        self.earliest = earliest;
+        });
     }
 
-    pub(crate) fn for_each(&mut self, mut change: impl FnMut(&mut Due, &mut T)) {
-        let mut earliest: Option<Instant> = None;
-        for cell in &mut self.cells {
+    /// Visits every entry, with its index.
+    pub(crate) fn for_each(&mut self, mut visit: impl FnMut(usize, &mut Due, &mut T)) {
+        let mut earliest = None;
+        for (at, cell) in self.cells.iter_mut().enumerate() {
             if let Cell::Used(due, item) = cell {
-                change(due, item);
-                earliest = Some(earliest.map_or(due.at, |known| known.min(due.at)));
+                visit(at, due, item);
+                earliest = Some(sooner(earliest, due.at));
             }
         }
+        // Not before: if `visit` panics, the time that was known stays.
         self.earliest = earliest;
     }
 
@@ -130,12 +127,16 @@ impl<T> Schedule<T> {
     }
 
     fn expect(&mut self, due: Due) {
-        self.earliest = Some(self.earliest.map_or(due.at, |known| known.min(due.at)));
+        self.earliest = Some(sooner(self.earliest, due.at));
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.used == 0
     }
+}
+
+fn sooner(known: Option<Instant>, at: Instant) -> Instant {
+    known.map_or(at, |known| known.min(at))
 }
 
 /// When a lease that began at `sent` is renewed: at a third of it, give or take ten per cent by `jitter` of 0 to 200, so
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(schedule.next_at(), Some(now + ms(200)), "found by the look");
         schedule.update(second, |due, _| *due = Due::sharp(now + ms(150)));
         assert_eq!(schedule.next_at(), Some(now + ms(150)));
-        schedule.for_each(|due, _| *due = Due::sharp(now));
+        schedule.for_each(|_, due, _| *due = Due::sharp(now));
         assert_eq!(schedule.next_at(), Some(now));
     }
 
