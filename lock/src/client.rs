@@ -256,8 +256,8 @@ impl LocksBuilder {
         let client = Client::connect(target.clone())
             .await
             .map_err(Error::from_read)?;
-        let confirmed = !matches!(config.replicas, Replicas::None | Replicas::AtLeast(0));
-        let warnings = warning::of_servers(&client, confirmed.then_some(config.lease)).await;
+        let confirmed = config.replicas.quorum().map(|_| config.lease);
+        let warnings = warning::of_servers(&client, confirmed).await;
         Ok(Locks::over(client, target, config, warnings))
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::Quorum;
 
-use crate::state::deadline::is_good_lease;
+use crate::state::deadline::{is_good_lease, millis};
 
 /// Other libraries that use the same locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,6 +44,17 @@ pub enum Replicas {
     All,
 }
 
+impl Replicas {
+    /// The number that must confirm, if any must.
+    pub(crate) const fn quorum(self) -> Option<Quorum> {
+        match self {
+            Self::None | Self::AtLeast(0) => None,
+            Self::AtLeast(n) => Some(Quorum::AtLeast(n)),
+            Self::All => Some(Quorum::All),
+        }
+    }
+}
+
 /// The conditions of one acquisition.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -60,11 +71,7 @@ pub(crate) struct Terms {
 impl Terms {
     /// How many replicas must confirm the acquire and each renewal, if any must.
     pub(crate) const fn quorum(&self) -> Option<Quorum> {
-        match self.replicas {
-            Replicas::None | Replicas::AtLeast(0) => None,
-            Replicas::AtLeast(n) => Some(Quorum::AtLeast(n)),
-            Replicas::All => Some(Quorum::All),
-        }
+        self.replicas.quorum()
     }
 
     /// The lease to acquire with.
@@ -91,7 +98,7 @@ impl Terms {
             .saturating_duration_since(now)
             .min(self.lease);
         // The server counts in whole milliseconds; less than one is nothing.
-        let whole = Duration::from_millis(left.as_millis() as u64);
+        let whole = Duration::from_millis(millis(left));
         Some(whole).filter(|lease| !lease.is_zero())
     }
 
