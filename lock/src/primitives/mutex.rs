@@ -4,12 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leasehold_cluster::Evaluated;
+use leasehold_resp as resp;
+
 use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
 use crate::engine::release;
 use crate::engine::request::{Request, Wait};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Terms;
+use crate::protocol::call::Call;
 use crate::protocol::mutex::{Inspected, MUTEX, force_unlock, inspect, read_inspect};
 use crate::request::{Acquire, TryAcquire};
 use crate::state::names::Name;
@@ -133,16 +137,12 @@ impl Mutex {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let client = &self.context.client;
         self.check()?;
-        let call = force_unlock(&self.name, client.publish_command());
-        let slices = call.slices();
+        let call = force_unlock(&self.name, self.context.client.publish_command());
         // Granted before the request is sent, so gone when it is answered.
         let registry = &self.context.registry;
         let holds = registry.table.holds(&self.name);
-        let deadline = Instant::now() + self.context.config.command_timeout;
-        let evaluated = client.eval(&slices.call(), deadline).await;
-        let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
+        let evaluated = self.eval(&call, Error::from_client).await?;
         for hold in holds {
             release::lose(registry, &hold, LostReason::Stolen);
         }
@@ -177,12 +177,21 @@ impl Mutex {
     async fn inspect(&self) -> Result<Option<Inspected>, Error> {
         self.check()?;
         let call = inspect(&self.name);
-        let slices = call.slices();
-        let deadline = Instant::now() + self.context.config.command_timeout;
-        let evaluated = self.context.client.eval(&slices.call(), deadline).await;
-        let evaluated = evaluated.map_err(|error| self.error(Error::from_read(error)))?;
+        let evaluated = self.eval(&call, Error::from_read).await?;
         read_inspect(&evaluated.value)
             .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
+    }
+
+    /// Runs a script within the command timeout.
+    async fn eval(
+        &self,
+        call: &Call<'_>,
+        to_error: fn(resp::Error) -> Error,
+    ) -> Result<Evaluated, Error> {
+        let context = &self.context;
+        let deadline = Instant::now() + context.config.command_timeout;
+        let evaluated = context.client.eval(&call.slices().call(), deadline).await;
+        evaluated.map_err(|error| self.error(to_error(error)))
     }
 
     fn check(&self) -> Result<(), Error> {
