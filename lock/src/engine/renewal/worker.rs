@@ -74,14 +74,14 @@ fn spawn(registry: Arc<Registry>, target: Target) -> io::Result<()> {
             while catch_unwind(AssertUnwindSafe(|| runtime.block_on(worker.run(&registry))))
                 .is_err()
             {
-                // What was to be settled just now is asked for again.
+                // The answer that was being settled is lost: its holds are renewed again.
                 registry.work.look_at_all(false);
             }
         })?;
     Ok(())
 }
 
-/// What the worker keeps when a part of its work panics.
+/// The state that survives a panic in a part of the work.
 struct Worker {
     target: Target,
     connected: Connected,
@@ -200,7 +200,7 @@ impl Worker {
             return Some(until);
         }
         self.gathered = Some(now.monotonic);
-        // What an earlier connection may still bring takes more than one answer, and must hold up no other end.
+        // An end whose earlier requests may still arrive takes more than one answer, and must hold up no other end.
         let (together, alone): (Vec<_>, Vec<_>) = registry
             .work
             .take_ends()
@@ -339,7 +339,7 @@ async fn finish_one(client: &Client, mut end: PendingEnd) {
             // Refused for good: it ends with its lease.
             Err(error) if !is_retryable(&error) => break,
             Ok(_) if end.unanswered.is_empty() => break,
-            // What it ends may still arrive over a connection that cannot be killed.
+            // The request that it ends may still arrive over a connection that cannot be killed.
             Ok(_) => tokio::time::sleep(OUTLIVE_PAUSE).await,
             Err(_) => {
                 tokio::time::sleep(pause).await;
