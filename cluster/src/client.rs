@@ -9,7 +9,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use leasehold_resp::{Encode, Error, Value};
 
-use crate::bounded::Bounded;
 use crate::discovery::Discovery;
 use crate::node::Node;
 use crate::redirect::{RetryState, Step};
@@ -252,7 +251,7 @@ impl Client {
                 }
                 continue;
             }
-            match Bounded::new(reply, &node).await {
+            match reply.await {
                 Ok(value) => {
                     node.note_success();
                     return Ok(value);

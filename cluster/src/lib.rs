@@ -6,7 +6,6 @@
 //! it.
 
 mod background;
-mod bounded;
 mod client;
 #[doc(hidden)]
 pub mod cluster_replicas;

@@ -1,14 +1,12 @@
 //! One server that keys live on.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::pool::Pool;
 use leasehold_resp::{Connection, Endpoint, Error, Reply, ServerErrorKind};
-
-use tokio::runtime::{self, Handle};
 
 use crate::background::OnlyOne;
 use crate::replication_info::ReplicationInfo;
@@ -43,8 +41,6 @@ pub(crate) struct Node {
     up_since: Mutex<Option<Instant>>,
     /// When it was needed for the first time.
     needed_since: OnceLock<Instant>,
-    /// The runtime that drives the shared connection.
-    runtime: RwLock<Option<runtime::Id>>,
 }
 
 /// A server process, as it was when it was first met.
@@ -84,7 +80,6 @@ impl Node {
                 session: AtomicU64::new(0),
                 up_since: Mutex::default(),
                 needed_since: OnceLock::new(),
-                runtime: RwLock::default(),
             }
         })
     }
@@ -131,15 +126,8 @@ impl Node {
         CONNECT_WAIT.saturating_sub(since.elapsed())
     }
 
-    /// Whether the shared connection lives on the runtime of the caller.
-    pub(crate) fn is_driven_here(&self) -> bool {
-        let runtime = self.runtime.read().unwrap_or_else(PoisonError::into_inner);
-        runtime.is_some() && *runtime == current_runtime()
-    }
-
-    /// The shared connection is up. To be called on its task.
+    /// The shared connection is up.
     pub(crate) fn came_up(&self) {
-        *self.runtime.write().unwrap_or_else(PoisonError::into_inner) = current_runtime();
         let now = Instant::now();
         let _ = self.needed_since.set(now);
         *self.up_since() = Some(now);
@@ -203,10 +191,6 @@ impl Node {
     fn up_since(&self) -> MutexGuard<'_, Option<Instant>> {
         self.up_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn current_runtime() -> Option<runtime::Id> {
-    Handle::try_current().ok().map(|runtime| runtime.id())
 }
 
 fn is(error: &Error, kind: &ServerErrorKind) -> bool {

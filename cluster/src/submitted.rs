@@ -8,7 +8,6 @@ use std::task::{Context, Poll, ready};
 
 use leasehold_resp::{Error, Reply, ServerErrorKind, Value};
 
-use crate::bounded::Bounded;
 use crate::node::Node;
 use crate::redirect::target_of;
 use crate::router::Router;
@@ -24,7 +23,7 @@ pub struct Submitted(State);
 
 enum State {
     Sent {
-        reply: Bounded,
+        reply: Reply,
         router: Arc<Router>,
         node: Arc<Node>,
         script: Bit,
@@ -37,7 +36,7 @@ impl Submitted {
     /// The outcome of a `script` that was submitted to `node`.
     pub(crate) fn sent(reply: Reply, router: &Arc<Router>, node: Arc<Node>, script: Bit) -> Self {
         Self(State::Sent {
-            reply: Bounded::new(reply, &node),
+            reply,
             router: Arc::clone(router),
             node,
             script,

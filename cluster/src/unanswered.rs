@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_resp::{Command, Connection, ConnectionId, Error, Reply, Value};
 
-use crate::bounded::Bounded;
 use crate::node::Node;
 
 /// Connections over which a script may still arrive although nobody waits for its answer.
@@ -130,7 +129,7 @@ impl Sent {
 
 /// A reply under way. Dropped without an answer, it notes its connection.
 pub(crate) struct Pending<'a> {
-    reply: Option<Bounded>,
+    reply: Option<Reply>,
     node: &'a Arc<Node>,
     asking: bool,
     unanswered: &'a mut Unanswered,
@@ -144,7 +143,7 @@ impl<'a> Pending<'a> {
         unanswered: &'a mut Unanswered,
     ) -> Self {
         Self {
-            reply: Some(Bounded::new(reply, node)),
+            reply: Some(reply),
             node,
             asking,
             unanswered,

@@ -138,6 +138,13 @@ impl Error {
         self
     }
 
+    /// The same error, with more detail at its end.
+    #[must_use]
+    pub(crate) fn with_detail(mut self, more: &str) -> Self {
+        self.0.detail.push_str(more);
+        self
+    }
+
     /// The kind: whether the command may have run.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {

@@ -104,7 +104,8 @@ impl Future for Reply {
                     ready
                 } else if deadline.has_passed(state, *id, cx) {
                     shared.expire();
-                    shared.lock().pipeline.poll(*id, cx.waker())
+                    let ready = shared.lock().pipeline.poll(*id, cx.waker());
+                    ready.map(|outcome| outcome.map_err(undriven))
                 } else {
                     None
                 };
@@ -176,6 +177,15 @@ impl fmt::Debug for Reply {
             State::Failed(_) => "Reply(failed)",
             State::Done => "Reply(done)",
         })
+    }
+}
+
+/// Adds to a timeout that the driver should have noticed first why it may not have.
+fn undriven(error: Error) -> Error {
+    if error.is_timeout() {
+        error.with_detail("; the runtime that the connection lives on may be blocked")
+    } else {
+        error
     }
 }
 

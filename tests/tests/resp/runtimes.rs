@@ -49,6 +49,7 @@ fn calls_time_out_by_themselves_while_the_connections_runtime_is_blocked() {
             .map(|n| connection.submit(&echo(&n.to_string())))
             .collect();
         let dropped = replies.pop();
+        let mut hints = 0;
         for reply in replies {
             let error = tokio::time::timeout(BOUND, reply)
                 .await
@@ -56,7 +57,10 @@ fn calls_time_out_by_themselves_while_the_connections_runtime_is_blocked() {
                 .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert_eq!(error.connection(), connection.id().as_ref());
+            assert!(error.detail().contains("within 300ms"), "{error}");
+            hints += usize::from(error.detail().contains("may be blocked"));
         }
+        assert!(hints > 0, "no error says why");
         drop(dropped);
         assert!(began.elapsed() >= TIMEOUT);
         let later = echo("later");
