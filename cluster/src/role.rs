@@ -9,6 +9,7 @@
 
 use leasehold_resp::Value;
 
+use crate::replication_info::host;
 use crate::topology::{NodeAddress, Shard};
 
 /// The master that a sentinel names in its reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`; `None` if it knows none.
@@ -67,17 +68,13 @@ impl Votes {
     }
 }
 
-/// `[host, port, …]`, both as text. Whatever it is, it ends up in messages.
+/// Reads `[host, port, …]`, both as text.
 fn host_and_port(reply: &Value) -> Option<NodeAddress> {
-    let [host, port, ..] = reply.as_array()? else {
+    let [name, port, ..] = reply.as_array()? else {
         return None;
     };
-    let host = host.as_str().filter(|host| !host.is_empty())?;
-    if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return None;
-    }
     Some(NodeAddress {
-        host: host.to_owned(),
+        host: host(name.as_str()?)?,
         port: port.as_str()?.parse().ok()?,
     })
 }
