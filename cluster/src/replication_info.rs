@@ -1,4 +1,4 @@
-//! What a server says of itself in `INFO replication` and `INFO server`. Pure.
+//! The reply to `INFO replication`, and the ages of replica connections in `CLIENT LIST`. Pure.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,15 +38,6 @@ pub struct ConnectedReplica {
     pub address: NodeAddress,
     /// How far it has confirmed the history; 0 until its first synchronisation has ended.
     pub offset: u64,
-}
-
-/// What `INFO server` says of a server process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerInfo {
-    /// `run_id`: another one after each start.
-    pub run_id: Box<str>,
-    /// `uptime_in_seconds`.
-    pub uptime: Duration,
 }
 
 impl ReplicationInfo {
@@ -105,19 +96,6 @@ impl ConnectedReplica {
                 port: part("port")?.parse().ok()?,
             },
             offset: if is_online { offset } else { 0 },
-        })
-    }
-}
-
-impl ServerInfo {
-    /// Reads a reply; `None` if it is not one to `INFO server`.
-    #[must_use]
-    pub fn parse(reply: &Value) -> Option<Self> {
-        let text = reply.as_str()?;
-        let uptime = field(text, "uptime_in_seconds")?.parse().ok()?;
-        Some(Self {
-            run_id: id(field(text, "run_id")?)?,
-            uptime: Duration::from_secs(uptime),
         })
     }
 }
@@ -220,10 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_process_and_the_age_of_its_replicas() {
-        let info = text("# Server\r\nrun_id:0f9b\r\nuptime_in_seconds:42\r\n");
-        let info = ServerInfo::parse(&info).unwrap();
-        assert_eq!((&*info.run_id, info.uptime.as_secs()), ("0f9b", 42));
+    fn the_age_of_the_oldest_replica() {
         let clients =
             "id=5 addr=127.0.0.1:1 age=12 idle=0 flags=S\nid=9 addr=127.0.0.1:2 age=3 flags=S\n";
         assert_eq!(
