@@ -128,19 +128,8 @@ impl Sentinels {
     /// What the sentinels say of the service, its replicas included: of all that answer soon after most of them have.
     pub(crate) async fn state(&self) -> Result<ServiceState, Error> {
         let mut asked = Race::new();
-        for (index, endpoint) in self.endpoints.iter().enumerate() {
-            let open = self
-                .connections
-                .get()
-                .and_then(|connections| connections.get(index));
-            asked.add(async move {
-                match open {
-                    Some(connection) => account(connection, &self.service).await,
-                    None => {
-                        account(&Connection::connect(endpoint.clone()).await?, &self.service).await
-                    }
-                }
-            });
+        for index in 0..self.endpoints.len() {
+            asked.add(async move { account(&self.open(index).await?, &self.service).await });
         }
         let (mut accounts, mut last) = (Vec::new(), None);
         let mut until = Instant::now() + ANSWER_WAIT;
@@ -215,17 +204,8 @@ impl Sentinels {
     /// The addresses that sentinels name, the one named most often first; and why there are none.
     async fn named(&self) -> (Vec<NodeAddress>, Error) {
         let mut asked = Race::new();
-        for (index, endpoint) in self.endpoints.iter().enumerate() {
-            let open = self
-                .connections
-                .get()
-                .and_then(|connections| connections.get(index));
-            asked.add(async move {
-                match open {
-                    Some(connection) => ask(connection, &self.service).await,
-                    None => ask(&Connection::connect(endpoint.clone()).await?, &self.service).await,
-                }
-            });
+        for index in 0..self.endpoints.len() {
+            asked.add(async move { ask(&self.open(index).await?, &self.service).await });
         }
         let mut votes = Votes::default();
         let mut last = Error::config("the URL names no sentinel");
@@ -241,16 +221,23 @@ impl Sentinels {
         }
         (votes.ranked(), last)
     }
+
+    /// The open connection to a sentinel, or one for the questions before there is a first master.
+    async fn open(&self, index: usize) -> Result<Connection, Error> {
+        let open = self.connections.get().map(|open| &open[index]);
+        match open {
+            Some(connection) if may_answer(connection) => Ok(connection.clone()),
+            Some(connection) => Err(Error::not_sent(
+                connection.node(),
+                "the sentinel cannot be reached",
+            )),
+            None => Connection::connect(self.endpoints[index].clone()).await,
+        }
+    }
 }
 
 /// One sentinel's account of the service and its replicas. A sentinel that is changing its mind is asked again.
 async fn account(connection: &Connection, service: &str) -> Result<Account, Error> {
-    if !may_answer(connection) {
-        return Err(Error::not_sent(
-            connection.node(),
-            "the sentinel cannot be reached",
-        ));
-    }
     let ask = |what| Command::new("SENTINEL").arg(what).arg(service);
     for _ in 0..LOOKS {
         // In one go, and answered in this order.
@@ -270,12 +257,6 @@ async fn account(connection: &Connection, service: &str) -> Result<Account, Erro
 
 /// The master that one sentinel names.
 async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Error> {
-    if !may_answer(connection) {
-        return Err(Error::not_sent(
-            connection.node(),
-            "the sentinel cannot be reached",
-        ));
-    }
     let question = Command::new("SENTINEL")
         .arg("GET-MASTER-ADDR-BY-NAME")
         .arg(service);
