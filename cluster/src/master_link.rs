@@ -29,15 +29,19 @@ const RECHECK: Duration = Duration::from_millis(100);
 /// The resolution of the ages that servers tell, which are whole seconds rounded down.
 const AGE_RESOLUTION: Duration = Duration::from_secs(1);
 
-/// The link, and what it is for.
+/// The link, with what it watches while it waits.
 pub(crate) struct MasterLink<'a> {
-    router: &'a Arc<Router>,
-    pub(crate) node: &'a Arc<Node>,
-    key: &'a [u8],
-    /// Whether the node was named by an `ASK`, and the map names another one.
-    pub(crate) asking: bool,
-    deadline: Instant,
+    watch: Watch<'a>,
     connection: Exclusive,
+}
+
+/// Waits at a node for a key.
+struct Watch<'a> {
+    router: &'a Arc<Router>,
+    node: &'a Arc<Node>,
+    key: &'a [u8],
+    asking: bool,
+    deadline: Instant,
 }
 
 /// Replies to what was asked together, an error that the server answered with among them.
@@ -68,14 +72,16 @@ impl<'a> MasterLink<'a> {
                 error
             }
         })?;
-        Ok(Self {
-            router,
-            node,
-            key,
-            asking,
-            deadline,
-            connection,
-        })
+        Ok(Self { watch, connection })
+    }
+
+    pub(crate) const fn node(&self) -> &'a Arc<Node> {
+        self.watch.node
+    }
+
+    /// Whether the node was named by an `ASK`, and the map names another one.
+    pub(crate) const fn is_asking(&self) -> bool {
+        self.watch.asking
     }
 
     pub(crate) fn id(&self) -> Option<ConnectionId> {
@@ -83,7 +89,9 @@ impl<'a> MasterLink<'a> {
     }
 
     pub(crate) fn time_left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.watch
+            .deadline
+            .saturating_duration_since(Instant::now())
     }
 
     /// Runs the commands, sent in one write.
@@ -91,23 +99,16 @@ impl<'a> MasterLink<'a> {
         &mut self,
         commands: &[&(dyn Encode + Sync)],
     ) -> Result<Replies, Error> {
-        let watch = Watch {
-            router: self.router,
-            node: self.node,
-            key: self.key,
-            asking: self.asking,
-            deadline: self.deadline,
-        };
         let left = self.time_left().max(Duration::from_millis(1));
-        let replies = watch.over(self.connection.call_all(commands, left)).await;
-        replies.map(Vec::into_iter)
+        let calls = self.connection.call_all(commands, left);
+        self.watch.over(calls).await.map(Vec::into_iter)
     }
 
     /// For how long the master may grant nothing yet, before it is asked to; zero if it may, or if its data are not known
     /// and have to be looked at with the reply.
     pub(crate) async fn untrusted_for(&mut self, guard: Duration) -> Result<Duration, Error> {
         let run_id = self.id().and_then(|id| id.run_id);
-        let known = self.node.identity();
+        let known = self.node().identity();
         if let Some(known) = known
             && known.run_id == run_id
         {
@@ -122,7 +123,7 @@ impl<'a> MasterLink<'a> {
         let my_id = Command::new("CLUSTER").arg("MYID");
         let info = info_replication();
         let commands: [&(dyn Encode + Sync); 2] = [&info, &my_id];
-        let is_cluster = self.router.is_cluster();
+        let is_cluster = self.watch.router.is_cluster();
         let mut replies = self
             .call_all(&commands[..1 + usize::from(is_cluster)])
             .await
@@ -132,7 +133,7 @@ impl<'a> MasterLink<'a> {
             Some(id) => Some(id?.as_str().unwrap_or_default().into()),
             None => None,
         };
-        self.node.identify(Identity {
+        self.node().identify(Identity {
             run_id,
             cluster_id,
             info: info.clone(),
@@ -147,7 +148,7 @@ impl<'a> MasterLink<'a> {
         guard: Duration,
     ) -> Result<Duration, Error> {
         let started = self.connection.server_started();
-        let memory = self.router.memory();
+        let memory = self.watch.router.memory();
         let mut trust = memory.trust(info, started, None, guard);
         if trust == Trust::AskMastership {
             let since = self.mastership().await?;
@@ -161,7 +162,7 @@ impl<'a> MasterLink<'a> {
 
     /// Since when the server has been a master, by sentinels or by the ages of its replicas' connections.
     async fn mastership(&mut self) -> Result<Mastership, Error> {
-        if let Some(service) = self.router.service(false).await
+        if let Some(service) = self.watch.router.service(false).await
             && let Some(since) = service?.mastership()
         {
             return Ok(since);
@@ -184,7 +185,7 @@ impl<'a> MasterLink<'a> {
         &self,
         reply: Option<Result<Value, Error>>,
     ) -> Result<ReplicationInfo, Error> {
-        let name = self.node.connection().node();
+        let name = self.node().connection().node();
         let reply = reply.unwrap_or_else(|| Err(Error::unknown(name, "a reply is missing")))?;
         let info = ReplicationInfo::parse(&reply);
         info.ok_or_else(|| Error::unknown(name, "`INFO replication` cannot be read"))
@@ -192,7 +193,7 @@ impl<'a> MasterLink<'a> {
 
     /// What to ask for the replicas in the write of a script: `CLUSTER REPLICAS` of the node itself, in a cluster.
     pub(crate) fn replicas_question(&self) -> Option<Command> {
-        let known = self.node.identity()?;
+        let known = self.node().identity()?;
         let id = known.cluster_id.as_deref()?;
         Some(Command::new("CLUSTER").arg("REPLICAS").arg(id))
     }
@@ -203,15 +204,15 @@ impl<'a> MasterLink<'a> {
         reply: Result<Value, Error>,
         asked: Instant,
     ) -> Result<Result<Listing, Refusal>, Error> {
-        let name = Arc::clone(self.node.connection().node());
+        let name = Arc::clone(self.node().connection().node());
         let unreadable = |what| Error::unknown(&name, format!("`CLUSTER {what}` cannot be read"));
         let listed = ClusterNode::parse_list(&reply?).ok_or_else(|| unreadable("REPLICAS"))?;
         let id = self
-            .node
+            .node()
             .identity()
             .and_then(|known| known.cluster_id.clone());
         let id = id.unwrap_or_default();
-        let memory = self.router.memory();
+        let memory = self.watch.router.memory();
         let replicas = match memory.of_cluster(&id, &listed, None) {
             Some(replicas) => replicas,
             None => {
@@ -242,15 +243,6 @@ pub(crate) fn nothing_written(error: Error) -> Error {
         Some(_) => error,
         None => Error::not_sent(&error.node().into(), error.detail()),
     }
-}
-
-/// Waits at a node for a key.
-struct Watch<'a> {
-    router: &'a Arc<Router>,
-    node: &'a Arc<Node>,
-    key: &'a [u8],
-    asking: bool,
-    deadline: Instant,
 }
 
 impl Watch<'_> {

@@ -263,18 +263,18 @@ impl Client {
             return Ok(None);
         };
         let error = match service {
-            Ok(service) if service.state.master == link.node.address => {
+            Ok(service) if service.state.master == link.node().address => {
                 return Ok(Some(service.listing()));
             }
             Ok(_) => {
                 self.router().refresh();
                 let detail = "the sentinels name another master than this one";
-                return Err(Error::not_sent(link.node.connection().node(), detail));
+                return Err(Error::not_sent(link.node().connection().node(), detail));
             }
             Err(error) => error,
         };
         // Without sentinels what they listed before goes on, and none of it is left out.
-        let listing = self.router().memory().full_listing(&link.node.address);
+        let listing = self.router().memory().full_listing(&link.node().address);
         listing.map_or(Err(error), |listing| Ok(Some(listing)))
     }
 
@@ -346,7 +346,7 @@ impl Client {
     ) -> Result<Result<Listing, Refusal>, Error> {
         if let Some(service) = self.router().service(true).await {
             let service = service?;
-            return if service.state.master == link.node.address {
+            return if service.state.master == link.node().address {
                 Ok(Ok(service.listing()))
             } else {
                 Err(no_master(link))
@@ -383,7 +383,7 @@ impl MasterLink<'_> {
         needs_source: bool,
         unanswered: &mut Unanswered,
     ) -> Result<Written, Error> {
-        let known = self.node.known.has(call.script().bit()) && !needs_source;
+        let known = self.node().known.has(call.script().bit()) && !needs_source;
         let source = call.with_source();
         let script: &(dyn Encode + Sync) = if known { call } else { &source };
         let (asking, info, question) = (
@@ -392,25 +392,25 @@ impl MasterLink<'_> {
             self.replicas_question(),
         );
         let mut commands: Vec<&(dyn Encode + Sync)> = Vec::with_capacity(4);
-        if self.asking {
+        if self.is_asking() {
             commands.push(&asking);
         }
         commands.extend([script, &info]);
         if let Some(question) = &question {
             commands.push(question);
         }
-        unanswered.note(self.node, self.id(), self.asking);
+        unanswered.note(self.node(), self.id(), self.is_asking());
         let asked = Instant::now();
         let mut replies = self.call_all(&commands).await?;
         unanswered.answered();
-        if self.asking
+        if self.is_asking()
             && let Some(reply) = replies.next()
         {
             reply?;
         }
-        let missing = || Err(Error::unknown(self.node.connection().node(), "no reply"));
+        let missing = || Err(Error::unknown(self.node().connection().node(), "no reply"));
         let value = replies.next().unwrap_or_else(missing)?;
-        self.node.known.learn(call.script().bit());
+        self.node().known.learn(call.script().bit());
         let (info, listing) = self.aftermath(replies, asked).await.map_err(unconfirmed)?;
         Ok(Written {
             value,
@@ -431,7 +431,7 @@ impl MasterLink<'_> {
         for (index, (call, source)) in calls.iter().zip(&sources).enumerate() {
             let is_same = |earlier: &ScriptCall<'_>| std::ptr::eq(earlier.script(), call.script());
             let known =
-                self.node.known.has(call.script().bit()) || calls[..index].iter().any(is_same);
+                self.node().known.has(call.script().bit()) || calls[..index].iter().any(is_same);
             commands.push(if known { call } else { source });
         }
         commands.push(&info);
@@ -485,7 +485,7 @@ impl MasterLink<'_> {
             let answered = tokio::time::timeout(left + WAIT_GRACE, self.call_all(&commands)).await;
             let mut replies = match answered {
                 Ok(replies) => replies?,
-                Err(_) => return Err(Error::unknown(self.node.connection().node(), "no reply")),
+                Err(_) => return Err(Error::unknown(self.node().connection().node(), "no reply")),
             };
             match replies.next() {
                 Some(Err(error)) if is_denied(&error) => return Ok(Waited::Denied(error)),
@@ -513,7 +513,7 @@ impl MasterLink<'_> {
 /// What a server says of a write that it made as a master, and that it may lose as a replica.
 fn no_master(link: &MasterLink<'_>) -> Error {
     Error::unknown(
-        link.node.connection().node(),
+        link.node().connection().node(),
         "the server stopped being the master before its replicas had confirmed the script",
     )
 }
