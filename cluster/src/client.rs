@@ -146,13 +146,7 @@ impl Client {
             let pending = Pending::new(reply, &node, asking, unanswered);
             let outcome = self.answer(pending, &node, sent, &retry).await;
             note(&self.0, &node, call.script().bit(), &outcome);
-            let is_answered = match &outcome {
-                Ok(_) => true,
-                Err(error) => error.as_server().is_some(),
-            };
-            if let Some(kills) = kills.filter(|_| is_answered) {
-                unanswered.settle(kills);
-            }
+            unanswered.settle_after(kills, &outcome);
             match outcome {
                 Ok(value) => {
                     return Ok(Evaluated {

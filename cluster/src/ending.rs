@@ -104,14 +104,7 @@ impl Future for Ending {
 }
 
 fn ended(outcome: Result<Value, Error>, mut unanswered: Unanswered, kills: Option<Kills>) -> Ended {
-    // Any reply says that the kills before it were answered.
-    let is_answered = match &outcome {
-        Ok(_) => true,
-        Err(error) => error.as_server().is_some(),
-    };
-    if let Some(kills) = kills.filter(|_| is_answered) {
-        unanswered.settle(kills);
-    }
+    unanswered.settle_after(kills, &outcome);
     Ended {
         outcome,
         unanswered,

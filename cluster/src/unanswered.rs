@@ -95,7 +95,19 @@ impl Unanswered {
         Kills { refused, unclear }
     }
 
-    /// Takes note of how it went, once a reply to what was submitted behind the kills is there.
+    /// Takes note of how the kills went, if `outcome`, of what was submitted behind them, is a reply: they were answered
+    /// then.
+    pub(crate) fn settle_after(&mut self, kills: Option<Kills>, outcome: &Result<Value, Error>) {
+        let is_answered = match outcome {
+            Ok(_) => true,
+            Err(error) => error.as_server().is_some(),
+        };
+        if let Some(kills) = kills.filter(|_| is_answered) {
+            self.settle(kills);
+        }
+    }
+
+    /// Takes note of how the kills went, which were answered.
     pub(crate) fn settle(&mut self, kills: Kills) {
         if !kills.refused.load(Ordering::Acquire) {
             self.0 = kills.unclear;
