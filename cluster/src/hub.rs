@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 
 use crate::background::{OnlyOne, spawn};
 use crate::inbox::{Inbox, SubscriptionEvent};
+use crate::locking::lock;
 use crate::node::Node;
 
 /// Pause before the next attempt after a server ended or redirected a subscription: by then the map may be newer.
@@ -441,7 +442,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

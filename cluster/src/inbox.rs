@@ -1,11 +1,13 @@
 //! What one subscription has received and not fetched yet.
 
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use leasehold_resp::Error;
+
+use crate::locking::lock;
 
 /// What a subscription receives.
 #[derive(Clone, Debug)]
@@ -71,7 +73,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

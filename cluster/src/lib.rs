@@ -17,6 +17,7 @@ pub mod expectation;
 mod hub;
 mod inbox;
 mod listing;
+mod locking;
 mod map;
 mod master_link;
 mod node;

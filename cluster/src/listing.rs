@@ -1,11 +1,12 @@
 //! What is remembered of masters and their replicas between the locks that replicas confirm.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::cluster_replicas::{ClusterNode, KnownReplicas, replicas_of};
 use crate::data_guard::{DataGuard, Mastership, Trust};
 use crate::expectation::{ListedReplica, Refusal};
+use crate::locking::lock;
 use crate::replication_info::ReplicationInfo;
 use crate::sentinel_account::ServiceState;
 use crate::topology::NodeAddress;
@@ -139,8 +140,4 @@ impl Service {
             asked: self.asked,
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

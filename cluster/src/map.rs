@@ -4,11 +4,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use leasehold_resp::Endpoint;
 use leasehold_resp::connection::Event;
 
+use crate::locking::lock;
 use crate::node::Node;
 use crate::slot::slot;
 use crate::topology::{NodeAddress, View};
@@ -55,7 +56,7 @@ impl Nodes {
 
     /// The present map.
     pub(crate) fn map(&self) -> Arc<Map> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.read())
     }
 
     /// Whether the map has `node`.
@@ -69,10 +70,7 @@ impl Nodes {
     /// The node of `key`, if any serves it.
     pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<Node>> {
         // Under the lock rather than from a map of its own: its count is the one thing that all threads would write to.
-        self.map
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .node_of(key)
+        self.read().node_of(key)
     }
 
     /// The node at `address`, known or new. A redirect may name one that the map does not have yet.
@@ -151,8 +149,12 @@ impl Nodes {
         node
     }
 
+    fn read(&self) -> RwLockReadGuard<'_, Arc<Map>> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn off_map(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
-        self.off_map.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.off_map)
     }
 }
 

@@ -1,7 +1,7 @@
 //! One server that keys live on.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::{Event, Observer};
@@ -9,6 +9,7 @@ use leasehold_resp::pool::Pool;
 use leasehold_resp::{Connection, Endpoint, Error, Reply, ServerErrorKind};
 
 use crate::background::OnlyOne;
+use crate::locking::lock;
 use crate::replication_info::ReplicationInfo;
 use crate::script::{Bit, Known, ScriptCall};
 use crate::topology::NodeAddress;
@@ -86,13 +87,11 @@ impl Node {
 
     /// The process that was met there last.
     pub(crate) fn identity(&self) -> Option<Arc<Identity>> {
-        let identity = self.identity.lock();
-        identity.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.identity).clone()
     }
 
     pub(crate) fn identify(&self, identity: Identity) {
-        let mut met = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
-        *met = Some(Arc::new(identity));
+        *lock(&self.identity) = Some(Arc::new(identity));
     }
 
     /// The connection that all callers share.
@@ -189,7 +188,7 @@ impl Node {
     }
 
     fn up_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.up_since.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.up_since)
     }
 }
 

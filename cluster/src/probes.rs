@@ -4,9 +4,11 @@
 //! open connections as often. When there are no more questions, they end.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use leasehold_resp::{Address, Connection, Endpoint};
+
+use crate::locking::lock;
 
 /// One connection for each address that was asked lately.
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ impl Probes {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

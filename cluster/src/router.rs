@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::Event;
@@ -19,6 +19,7 @@ use crate::background::{Begun, OnlyOne, spawn};
 use crate::discovery::{Discovery, Found};
 use crate::hub::{Hub, Routing};
 use crate::listing::Memory;
+use crate::locking::lock;
 use crate::map::{Map, NodeObserver, Nodes};
 use crate::node::Node;
 use crate::pacing::Pacing;
@@ -344,7 +345,7 @@ impl Router {
     }
 
     fn looks(&self) -> MutexGuard<'_, Looks> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.looks)
     }
 }
 
