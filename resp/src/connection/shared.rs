@@ -160,11 +160,7 @@ impl Shared {
         done: Option<Callback>,
     ) -> Result<RequestId, Refused> {
         let now = Instant::now();
-        let mut state = self.lock();
-        state.status.accepts()?;
-        if state.would_act() && state.is_forked() {
-            return Err(Refused::Forked);
-        }
+        let mut state = self.admit()?;
         let id = state
             .pipeline
             .submit_within(command, shape, now, timeout)
@@ -173,11 +169,7 @@ impl Shared {
             // Its outcome cannot be known yet, so nothing comes back.
             let _ = state.pipeline.detach(id, done);
         }
-        let was_watched = std::mem::replace(&mut state.is_watched, true);
-        self.flush(state);
-        if !was_watched {
-            wake_driver(self.lock());
-        }
+        self.hand_over(state);
         Ok(id)
     }
 
@@ -188,8 +180,7 @@ impl Shared {
         timeout: Duration,
     ) -> Result<Vec<RequestId>, Refused> {
         let now = Instant::now();
-        let mut state = self.lock();
-        state.status.accepts()?;
+        let mut state = self.admit()?;
         let mut ids = Vec::with_capacity(commands.len());
         for command in commands {
             let id = state
@@ -198,12 +189,27 @@ impl Shared {
                 .map_err(|_| Refused::Full)?;
             ids.push(id);
         }
+        self.hand_over(state);
+        Ok(ids)
+    }
+
+    /// The state, if the connection takes commands.
+    fn admit(&self) -> Result<MutexGuard<'_, State>, Refused> {
+        let state = self.lock();
+        state.status.accepts()?;
+        if state.would_act() && state.is_forked() {
+            return Err(Refused::Forked);
+        }
+        Ok(state)
+    }
+
+    /// Sees to it that what was queued gets written, and that the driver looks at the clock.
+    fn hand_over(&self, mut state: MutexGuard<'_, State>) {
         let was_watched = std::mem::replace(&mut state.is_watched, true);
         self.flush(state);
         if !was_watched {
             wake_driver(self.lock());
         }
-        Ok(ids)
     }
 
     /// Sees to it that what was queued gets written: here, or by the driver.
