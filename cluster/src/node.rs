@@ -73,7 +73,7 @@ impl Node {
             Self {
                 id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 address,
-                pool: Pool::lazy(endpoint, 1, Some(observer)),
+                pool: Pool::lazy(endpoint, Some(observer)),
                 known: Known::default(),
                 identity: Mutex::default(),
                 search: OnlyOne::default(),
@@ -96,7 +96,7 @@ impl Node {
 
     /// The connection that all callers share.
     pub(crate) fn connection(&self) -> &Connection {
-        self.pool.first()
+        self.pool.shared()
     }
 
     /// The number of the shared connection: another one each time it is opened anew.

@@ -1,7 +1,6 @@
-//! The connections to one server: some that everyone shares, and exclusive ones for what blocks or keeps state.
+//! The connections to one server: one that all callers share, and exclusive ones for what blocks or keeps state.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,83 +22,25 @@ const IDLE_FOR: Duration = Duration::from_secs(60);
 pub struct Pool(Arc<Inner>);
 
 struct Inner {
-    shared: Vec<Connection>,
-    /// The shared connection that [`Pool::any`] gives out next.
-    turn: AtomicUsize,
+    shared: Connection,
     /// Exclusive connections without a user, the latest one last.
     idle: Mutex<Vec<(Connection, Instant)>>,
 }
 
 impl Pool {
-    /// Opens `size` shared connections (at least one); the first of them has the observer.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Connection::connect`], for the first that fails.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: dropping the future closes what was opened.
-    pub async fn connect(
-        endpoint: Endpoint,
-        size: usize,
-        observer: Option<Observer>,
-    ) -> Result<Self, Error> {
-        let mut shared = Vec::with_capacity(size.max(1));
-        shared.push(match observer {
-            Some(observer) => Connection::connect_observed(endpoint.clone(), observer).await?,
-            None => Connection::connect(endpoint.clone()).await?,
-        });
-        while shared.len() < size {
-            shared.push(Connection::connect(endpoint.clone()).await?);
-        }
-        Ok(Self(Arc::new(Inner {
-            shared,
-            turn: AtomicUsize::new(0),
-            idle: Mutex::default(),
-        })))
-    }
-
-    /// The same, but the connections are opened on demand.
+    /// A pool whose connections are opened on demand; `observer` receives the events of the shared one.
     #[must_use]
-    pub fn lazy(endpoint: &Endpoint, size: usize, observer: Option<Observer>) -> Self {
-        let mut observer = observer;
-        let shared = (0..size.max(1))
-            .map(|_| Connection::lazy(endpoint.clone(), observer.take()))
-            .collect();
+    pub fn lazy(endpoint: &Endpoint, observer: Option<Observer>) -> Self {
         Self(Arc::new(Inner {
-            shared,
-            turn: AtomicUsize::new(0),
+            shared: Connection::lazy(endpoint.clone(), observer),
             idle: Mutex::default(),
         }))
     }
 
-    /// The first shared connection: the one with the observer.
+    /// The connection that all callers share.
     #[must_use]
-    pub fn first(&self) -> &Connection {
-        &self.0.shared[0]
-    }
-
-    /// The shared connections in turn.
-    #[must_use]
-    pub fn any(&self) -> &Connection {
-        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed);
-        &self.0.shared[turn % self.0.shared.len()]
-    }
-
-    /// The shared connection for `key`, always the same one: commands about one key stay in order.
-    #[must_use]
-    pub fn for_key(&self, key: &[u8]) -> &Connection {
-        match self.0.shared.as_slice() {
-            [only] => only,
-            several => {
-                // FNV-1a: spreads short keys well enough for a handful of connections.
-                let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                    (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-                });
-                &several[(hash % several.len() as u64) as usize]
-            }
-        }
+    pub fn shared(&self) -> &Connection {
+        &self.0.shared
     }
 
     /// A connection for one user, idle or new.
@@ -123,7 +64,7 @@ impl Pool {
         };
         let connection = match idle {
             Some(connection) => connection,
-            None => Connection::connect_once(self.first().endpoint().clone()).await?,
+            None => Connection::connect_once(self.shared().endpoint().clone()).await?,
         };
         Ok(Exclusive {
             connection,
@@ -133,11 +74,9 @@ impl Pool {
         })
     }
 
-    /// Refuses further commands on the shared connections and lets the idle ones go.
+    /// Refuses further commands on the shared connection and lets the idle ones go.
     pub fn close(&self) {
-        for connection in &self.0.shared {
-            connection.close();
-        }
+        self.0.shared.close();
         self.idle().clear();
     }
 
@@ -205,25 +144,7 @@ impl Exclusive {
         self.spoiled = matches!(&outcome, Err(error) if error.kind() != ErrorKind::Server);
         outcome.map_err(|error| self.ended(error))
     }
-}
 
-impl Exclusive {
-    /// The connection as the server knows it; absent if the server gave it no id, and when it has ended.
-    #[must_use]
-    pub fn id(&self) -> Option<ConnectionId> {
-        self.connection.id()
-    }
-
-    /// Ends the connection with a TCP reset, which [`Connection::abandon`] describes; returns what [`id`](Self::id) did.
-    ///
-    /// Dropping does the same while a reply is outstanding.
-    pub fn abandon(mut self) -> Option<ConnectionId> {
-        self.spoiled = true;
-        self.id()
-    }
-}
-
-impl Exclusive {
     /// Runs several commands, sent in one write, and returns their replies in order; an error that a server answered
     /// with is one of them. `timeout` bounds all of them together.
     ///
@@ -257,6 +178,20 @@ impl Exclusive {
         }
         self.spoiled = false;
         Ok(replies)
+    }
+
+    /// The connection as the server knows it; absent if the server gave it no id, and when it has ended.
+    #[must_use]
+    pub fn id(&self) -> Option<ConnectionId> {
+        self.connection.id()
+    }
+
+    /// Ends the connection with a TCP reset, which [`Connection::abandon`] describes; returns what [`id`](Self::id) did.
+    ///
+    /// Dropping does the same while a reply is outstanding.
+    pub fn abandon(mut self) -> Option<ConnectionId> {
+        self.spoiled = true;
+        self.id()
     }
 
     /// Upper bound on the instant at which the server was started; see [`Connection::server_started`].

@@ -125,7 +125,7 @@ async fn an_exclusive_connection_given_up_or_dropped_half_way_is_reset_as_well()
     let server = Server::start().await;
     let (addr, mut ends) = forwarder(server.addr()).await;
     let endpoint = Endpoint::parse(&format!("redis://{addr}")).unwrap();
-    let pool = Pool::lazy(&endpoint, 1, None);
+    let pool = Pool::lazy(&endpoint, None);
     for abandons in [true, false] {
         let mut exclusive = pool.exclusive().await.unwrap();
         let id = exclusive.id().unwrap();

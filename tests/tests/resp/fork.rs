@@ -20,7 +20,7 @@ fn a_child_sends_nothing_over_its_parents_connections_and_does_not_end_them() {
         for url in [server.url(), unix] {
             let endpoint = Endpoint::parse(&url).unwrap();
             let connection = Connection::connect(endpoint.clone()).await.unwrap();
-            let pool = Pool::lazy(&endpoint, 1, None);
+            let pool = Pool::lazy(&endpoint, None);
             let mut exclusive = pool.exclusive().await.unwrap();
             let mut several = pool.exclusive().await.unwrap();
             let before = connection.send(&incr()).await.unwrap().as_int().unwrap();

@@ -8,9 +8,12 @@ use leasehold_testkit::{Raw, Server};
 
 use crate::support::{BOUND, until};
 
-async fn pool(server: &Server, size: usize) -> Pool {
+/// A pool whose shared connection is open.
+async fn pool(server: &Server) -> Pool {
     let endpoint = Endpoint::parse(&format!("{}?client_name=ours", server.url())).unwrap();
-    Pool::connect(endpoint, size, None).await.unwrap()
+    let pool = Pool::lazy(&endpoint, None);
+    pool.shared().open().await.unwrap();
+    pool
 }
 
 fn command(line: &str) -> Command {
@@ -31,7 +34,7 @@ async fn sockets(raw: &mut Raw) -> usize {
 #[tokio::test]
 async fn one_that_was_given_back_in_order_is_used_again() {
     let server = Server::start().await;
-    let pool = pool(&server, 1).await;
+    let pool = pool(&server).await;
     let mut ids = Vec::new();
     for _ in 0..3 {
         let mut exclusive = pool.exclusive().await.unwrap();
@@ -68,7 +71,7 @@ async fn one_that_was_given_back_in_order_is_used_again() {
 #[tokio::test]
 async fn dropped_between_request_and_reply_it_is_closed_and_no_element_is_lost_to_a_ghost() {
     let server = Server::start().await;
-    let pool = pool(&server, 1).await;
+    let pool = pool(&server).await;
     let mut raw = server.raw().await;
     for _ in 0..10 {
         let mut exclusive = pool.exclusive().await.unwrap();
@@ -76,7 +79,7 @@ async fn dropped_between_request_and_reply_it_is_closed_and_no_element_is_lost_t
         let call = exclusive.call(&blpop, Duration::MAX);
         // The shared connection is not blocked by it.
         let popping = tokio::time::timeout(Duration::from_millis(20), call);
-        let (popped, pong) = tokio::join!(popping, pool.any().send(&ping));
+        let (popped, pong) = tokio::join!(popping, pool.shared().send(&ping));
         popped.unwrap_err();
         assert_eq!(pong.unwrap().as_str(), Some("PONG"));
         let error = exclusive.call(&command("PING"), BOUND).await.unwrap_err();
@@ -96,7 +99,7 @@ async fn dropped_between_request_and_reply_it_is_closed_and_no_element_is_lost_t
 #[tokio::test]
 async fn a_call_that_timed_out_gives_the_connection_up() {
     let server = Server::start().await;
-    let pool = pool(&server, 1).await;
+    let pool = pool(&server).await;
     let mut exclusive = pool.exclusive().await.unwrap();
     let error = exclusive
         .call(&command("BLPOP list 0"), Duration::from_millis(50))
@@ -118,7 +121,7 @@ async fn a_call_that_timed_out_gives_the_connection_up() {
 #[tokio::test]
 async fn a_transaction_runs_there_and_an_open_one_is_not_handed_on() {
     let server = Server::start().await;
-    let pool = pool(&server, 1).await;
+    let pool = pool(&server).await;
     let mut exclusive = pool.exclusive().await.unwrap();
     let first = exclusive.call(&command("CLIENT ID"), BOUND).await.unwrap();
     exclusive.call(&command("WATCH k"), BOUND).await.unwrap();
@@ -172,7 +175,7 @@ async fn a_transaction_runs_there_and_an_open_one_is_not_handed_on() {
 #[tokio::test]
 async fn one_that_breaks_is_never_reopened_under_its_user() {
     let server = Server::start().await;
-    let pool = pool(&server, 1).await;
+    let pool = pool(&server).await;
     let mut raw = server.raw().await;
     let mut exclusive = pool.exclusive().await.unwrap();
     exclusive.call(&command("MULTI"), BOUND).await.unwrap();
@@ -204,7 +207,7 @@ async fn one_that_breaks_is_never_reopened_under_its_user() {
     drop(pool.exclusive().await.unwrap());
     raw.cmd(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     until("the shared one is back", async || {
-        pool.first().send(&command("PING")).await.is_ok()
+        pool.shared().send(&command("PING")).await.is_ok()
     })
     .await;
     let mut exclusive = pool.exclusive().await.unwrap();
@@ -287,55 +290,10 @@ async fn what_blocks_or_changes_a_connection_is_refused_on_a_shared_one_and_noth
 }
 
 #[tokio::test]
-async fn a_pool_of_three_shares_three_connections_and_keeps_a_key_on_one() {
-    let server = Server::start().await;
-    let pool = pool(&server, 3).await;
-    assert_eq!(sockets(&mut server.raw().await).await, 3);
-    let mut ids = std::collections::HashSet::new();
-    for _ in 0..9 {
-        ids.insert(
-            pool.any()
-                .send(&command("CLIENT ID"))
-                .await
-                .unwrap()
-                .as_int()
-                .unwrap(),
-        );
-    }
-    assert_eq!(ids.len(), 3);
-    let mut used = std::collections::HashSet::new();
-    for n in 0..100 {
-        let key = format!("key:{n}");
-        let id = pool
-            .for_key(key.as_bytes())
-            .send(&command("CLIENT ID"))
-            .await
-            .unwrap();
-        assert_eq!(
-            pool.for_key(key.as_bytes())
-                .send(&command("CLIENT ID"))
-                .await
-                .unwrap(),
-            id
-        );
-        used.insert(id.as_int().unwrap());
-    }
-    assert_eq!(used.len(), 3, "keys are spread");
-    pool.close();
-    assert!(
-        pool.any()
-            .send(&command("PING"))
-            .await
-            .unwrap_err()
-            .is_closed()
-    );
-}
-
-#[tokio::test]
 async fn idle_connections_are_few_and_go_with_the_pool() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let pool = pool(&server, 1).await;
+    let pool = pool(&server).await;
     let mut many = Vec::new();
     for _ in 0..20 {
         many.push(pool.exclusive().await.unwrap());
@@ -347,5 +305,18 @@ async fn idle_connections_are_few_and_go_with_the_pool() {
     })
     .await;
     drop(pool);
+    until("all are closed", async || sockets(&mut raw).await == 0).await;
+}
+
+#[tokio::test]
+async fn a_closed_pool_refuses_commands_and_keeps_no_connection() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let pool = pool(&server).await;
+    drop(pool.exclusive().await.unwrap());
+    assert_eq!(sockets(&mut raw).await, 2);
+    pool.close();
+    let error = pool.shared().send(&command("PING")).await.unwrap_err();
+    assert!(error.is_closed(), "{error}");
     until("all are closed", async || sockets(&mut raw).await == 0).await;
 }

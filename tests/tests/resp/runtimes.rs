@@ -82,7 +82,7 @@ fn calls_time_out_by_themselves_while_the_connections_runtime_is_blocked() {
 fn so_do_calls_on_an_exclusive_connection() {
     let server = runtime().block_on(Server::start());
     let endpoint = Endpoint::parse(&server.url()).unwrap();
-    let pool = Pool::lazy(&endpoint, 1, None);
+    let pool = Pool::lazy(&endpoint, None);
     // Connected on a runtime that is not driven any more.
     let stranded = runtime();
     let mut exclusive = stranded.block_on(pool.exclusive()).unwrap();
