@@ -25,7 +25,7 @@ pub(crate) struct DataGuard {
     known: Vec<(Box<str>, Option<Instant>)>,
 }
 
-/// What the guard says of a master.
+/// The guard's judgement of a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// Its data have been complete for longer than the guard time.
@@ -92,7 +92,7 @@ impl DataGuard {
 pub(crate) enum Mastership {
     /// Since then, or earlier; `None` if that is before this machine's clock.
     Since(Option<Instant>),
-    /// Nobody can say.
+    /// No source tells.
     Unknown,
 }
 

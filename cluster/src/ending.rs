@@ -18,7 +18,7 @@ use crate::unanswered::{Kills, Unanswered};
 pub struct Ended {
     /// Its reply.
     pub outcome: Result<Value, Error>,
-    /// What was sent before and may still run after it. Empty: what was ended stays ended.
+    /// Scripts that were sent before and may still run after it. Empty: the end is final.
     pub unanswered: Unanswered,
 }
 

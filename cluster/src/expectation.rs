@@ -62,7 +62,7 @@ pub enum Refusal {
     DownNoLonger,
 }
 
-/// What must confirm one write.
+/// The replicas that must confirm one write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
     rule: Rule,
@@ -78,7 +78,7 @@ enum Rule {
     Count(usize),
 }
 
-/// What `INFO replication` after a `WAIT` says of a write.
+/// Whether a write is confirmed, by the `INFO replication` after its `WAIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Confirmed, by this many replicas.

@@ -1,4 +1,4 @@
-//! What one subscription has received and not fetched yet.
+//! The events that one subscription has received and not fetched yet.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use leasehold_resp::Error;
 
 use crate::locking::lock;
 
-/// What a subscription receives.
+/// An event of a subscription.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SubscriptionEvent {

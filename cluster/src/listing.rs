@@ -1,4 +1,4 @@
-//! What is remembered of masters and their replicas between the locks that replicas confirm.
+//! Masters and their replicas, as remembered between the locks that replicas confirm.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const DROP_USABLE: Duration = Duration::from_millis(500);
 /// How old the word that a replica is down may be when a lock is believed without it.
 pub(crate) const DROP_VALID: Duration = Duration::from_secs(1);
 
-/// What is remembered.
+/// The facts that are remembered.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     guard: Mutex<DataGuard>,
@@ -33,7 +33,7 @@ pub(crate) struct Memory {
     single: Mutex<Vec<NodeAddress>>,
 }
 
-/// What the sentinels said, and when they were asked.
+/// The sentinels' account of a service, and when they were asked.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) state: ServiceState,

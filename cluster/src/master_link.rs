@@ -191,7 +191,7 @@ impl<'a> MasterLink<'a> {
         info.ok_or_else(|| Error::unknown(name, "`INFO replication` cannot be read"))
     }
 
-    /// What to ask for the replicas in the write of a script: `CLUSTER REPLICAS` of the node itself, in a cluster.
+    /// The question about replicas that goes into the write of a script: `CLUSTER REPLICAS` of the node itself, in a cluster.
     pub(crate) fn replicas_question(&self) -> Option<Command> {
         let known = self.node().identity()?;
         let id = known.cluster_id.as_deref()?;

@@ -32,7 +32,7 @@ const WAIT_GRACE: Duration = Duration::from_millis(500);
 /// Pause before the next question if replicas have what was written, but not yet all that their master had behind it.
 const BEHIND_PAUSE: Duration = Duration::from_millis(2);
 
-/// What is asked of replicas.
+/// The confirmation required of replicas.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
     /// How many must confirm.
@@ -43,7 +43,7 @@ pub struct Demand {
     pub guard: Duration,
 }
 
-/// What became of a script that was to be confirmed.
+/// The outcome of a script that was to be confirmed.
 #[derive(Debug)]
 pub enum Replicated {
     /// The data of the master are too young to grant anything.
@@ -60,7 +60,7 @@ pub enum Replicated {
 /// A script that ran.
 #[derive(Debug)]
 pub struct Confirmed {
-    /// What it replied.
+    /// Its reply.
     pub evaluated: Evaluated,
     /// How many replicas have what it wrote, if that is enough; 0 if it wrote nothing.
     pub confirmation: Result<usize, Unconfirmed>,
@@ -257,7 +257,7 @@ impl Client {
         })
     }
 
-    /// What the sentinels list for the master at the other end; `None` where there are none.
+    /// The replicas that the sentinels list for the master at the other end; `None` where there are none.
     async fn service_listing(&self, link: &MasterLink<'_>) -> Result<Option<Listing>, Error> {
         let Some(service) = self.router().service(false).await else {
             return Ok(None);
@@ -510,7 +510,7 @@ impl MasterLink<'_> {
     }
 }
 
-/// What a server says of a write that it made as a master, and that it may lose as a replica.
+/// The error of a write that a server made as a master and may lose as a replica.
 fn no_master(link: &MasterLink<'_>) -> Error {
     Error::unknown(
         link.node().connection().node(),

@@ -1,4 +1,4 @@
-//! Who is master: what sentinels say of it, and what a server says of itself. Pure.
+//! The master of a service: the replies of sentinels that name it, and its own reply to `ROLE`. Pure.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,7 +18,7 @@ pub fn named_master(reply: &Value) -> Option<NodeAddress> {
     host_and_port(reply).filter(|master| master.port != 0)
 }
 
-/// What the reply to `ROLE` of the server at `address` says of its replicas, if it is a master.
+/// The shard of the server at `address` by its reply to `ROLE`; `None` if it is no master.
 ///
 /// As many replicas as it names: how many there are decides how many must confirm a lock. One that cannot be read makes
 /// it no reply at all.
@@ -41,7 +41,7 @@ pub fn master_shard(role: &Value, address: &NodeAddress) -> Option<Shard> {
     })
 }
 
-/// What several sentinels say.
+/// The masters that several sentinels name, with their votes.
 #[derive(Clone, Debug, Default)]
 pub struct Votes(Vec<(NodeAddress, usize)>);
 
@@ -60,7 +60,7 @@ impl Votes {
         self.0.iter().any(|(_, count)| *count > sentinels / 2)
     }
 
-    /// Everybody who was named, the one named most often first; among equals the one named first.
+    /// All masters that were named, the one named most often first; among equals the one named first.
     #[must_use]
     pub fn ranked(mut self) -> Vec<NodeAddress> {
         self.0.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

@@ -49,7 +49,7 @@ pub(crate) struct Router {
     nodes: Nodes,
     discovery: Discovery,
     pub(crate) hub: Arc<Hub>,
-    /// What is remembered for locks that replicas confirm.
+    /// Facts about masters and replicas, kept for locks that replicas confirm.
     memory: Memory,
     /// Notified when the map changes, a node comes up, or the client is closed.
     pub(crate) changed: Notify,

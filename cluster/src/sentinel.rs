@@ -125,7 +125,7 @@ impl Sentinels {
         Err(last)
     }
 
-    /// What the sentinels say of the service, its replicas included: of all that answer soon after most of them have.
+    /// The state of the service and its replicas, by all sentinels that answer soon after most of them have.
     pub(crate) async fn state(&self) -> Result<ServiceState, Error> {
         let mut asked = Race::new();
         for index in 0..self.endpoints.len() {

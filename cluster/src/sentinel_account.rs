@@ -1,4 +1,4 @@
-//! What sentinels say of a service: its master, its replicas, and which of them are down. Pure.
+//! The accounts that sentinels give of a service: its master, its replicas, and which of them are down. Pure.
 #![deny(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ use crate::expectation::ListedReplica;
 use crate::replication_info::host;
 use crate::topology::NodeAddress;
 
-/// What one sentinel says of a service.
+/// One sentinel's account of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The master it names.
@@ -32,7 +32,7 @@ pub struct Account {
     pub replicas: Vec<ListedReplica>,
 }
 
-/// What several sentinels come to.
+/// The state of a service, by the accounts of several sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceState {
     /// The master.
@@ -76,7 +76,7 @@ impl Account {
 }
 
 impl ServiceState {
-    /// What `accounts` come to, of a service whose URL names `known` sentinels. The account with the highest epoch counts;
+    /// Combines `accounts` of a service whose URL names `known` sentinels. The account with the highest epoch counts;
     /// among equals the master that more than half of them name.
     ///
     /// A replica is down if more than half of all sentinels of the service say so. Those that do not answer do not.

@@ -17,7 +17,7 @@ pub struct Subscription {
     hub: Arc<Hub>,
     channel: Bytes,
     inbox: Arc<Inbox>,
-    /// What routes the channel, for as long as this exists.
+    /// Keeps the router of the channel alive for as long as this exists.
     _client: Arc<dyn Any + Send + Sync>,
 }
 

@@ -25,7 +25,7 @@ struct Sent {
     asking: bool,
 }
 
-/// What is known of one of them, from another connection to the server that serves the key now.
+/// The state of one of them, as far as another connection to the server that serves the key now can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// It is that connection: what follows runs after it.

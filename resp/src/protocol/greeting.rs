@@ -1,4 +1,4 @@
-//! What a server says about itself and about the connection: the replies to `HELLO 3` and `INFO server`.
+//! The replies to `HELLO 3` and `INFO server`: the server process and the id of the connection.
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ pub enum ServerErrorKind {
     ClusterDown,
     /// The node has restarted and reads its data; what was not persistent is gone.
     Loading,
-    /// Somebody's script has been running for too long.
+    /// A script, of any client, has been running for too long.
     Busy,
     /// The node is a replica.
     ReadOnly,
