@@ -3,12 +3,13 @@
 use std::io::{Error, Result};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::cpu;
 use crate::floor::raw_blocking::RawBlocking;
 use crate::scripts::{ACQUIRE, RELEASE};
+use crate::server;
 
 /// Upper bound on each wait for the cluster.
 const BOUND: Duration = Duration::from_secs(30);
@@ -98,17 +99,7 @@ impl Cluster {
     fn launch(&self, port: u16) -> Result<Child> {
         let dir = self.dir.join(port.to_string());
         std::fs::create_dir_all(&dir)?;
-        let mut command = Command::new(&self.program);
-        command.args([
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]);
+        let mut command = server::command(&self.program, port, &dir);
         command.args([
             "--cluster-enabled",
             "yes",
@@ -127,12 +118,7 @@ impl Cluster {
         ]);
         // Replicas stay with the master they were given to, also when another one has none.
         command.args(["--cluster-migration-barrier", "999"]);
-        command
-            .arg("--dir")
-            .arg(&dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
+        command.spawn()
     }
 
     fn form(&self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::io::{Error, Result};
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,22 +30,7 @@ impl Server {
         let dir =
             std::env::temp_dir().join(format!("leasehold-bench-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
-        let mut command = Command::new(&program);
-        command.args([
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]);
-        command
-            .arg("--dir")
-            .arg(&dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
+        let mut command = command(&program, port, &dir);
         let child = cpu::pinned(cpu, || command.spawn())?;
         let version = Command::new(&program).arg("--version").output()?.stdout;
         let version = String::from_utf8_lossy(&version);
@@ -109,6 +94,20 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The command that starts `program` on the loopback address, without persistence, with its files
+/// in `dir`.
+pub fn command(program: &Path, port: u16, dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no"])
+        .arg("--dir")
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
 }
 
 /// The program of a server.
