@@ -2,7 +2,7 @@
 
 use leasehold_testkit::{Raw, RawValue, Server};
 
-use crate::support::{bulk, exists, fields, pttl};
+use crate::support::{add_mute_user, bulk, exists, fields, pttl};
 
 const ACQUIRE: &str = include_str!("../../../lock/src/protocol/mutex/acquire.lua");
 const RELEASE: &str = include_str!("../../../lock/src/protocol/mutex/release.lua");
@@ -255,19 +255,7 @@ async fn only_the_holder_releases_and_only_the_release_is_announced() {
 async fn a_refused_publish_does_not_hide_that_the_hold_is_gone() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let user = raw
-        .cmd(&[
-            "ACL",
-            "SETUSER",
-            "mute",
-            "on",
-            ">secret",
-            "~*",
-            "+@all",
-            "resetchannels",
-        ])
-        .await;
-    assert!(user.is_ok(), "{user:?}");
+    add_mute_user(&mut raw).await;
     acquire(&mut raw, "me:1", "30000").await;
     let mut mute = server.raw().await;
     mute.cmd(&["AUTH", "mute", "secret"]).await;

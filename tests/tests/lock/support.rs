@@ -84,6 +84,22 @@ pub(crate) async fn taken(locks: &Locks, name: &str) -> Guard {
     .await
 }
 
+/// Adds the user `mute` with the password `secret`, that may neither publish nor subscribe.
+pub(crate) async fn add_mute_user(raw: &mut Raw) {
+    let user = [
+        "ACL",
+        "SETUSER",
+        "mute",
+        "on",
+        ">secret",
+        "~*",
+        "+@all",
+        "resetchannels",
+    ];
+    let added = raw.cmd(&user).await;
+    assert!(added.is_ok(), "{added:?}");
+}
+
 pub(crate) async fn exists(raw: &mut Raw, key: &str) -> bool {
     raw.cmd(&["EXISTS", key]).await.int() == 1
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold_testkit::{Fault, Proxy, Server};
 
-use crate::support::{exists, fields, listeners, locks, ms, scripts_run, until, within};
+use crate::support::{
+    add_mute_user, exists, fields, listeners, locks, ms, scripts_run, until, within,
+};
 
 /// The leases of these tests are 30 s unless they say otherwise, and waits are shorter: so the
 /// message wakes.
@@ -101,19 +103,7 @@ async fn a_release_while_the_connection_was_down_is_found_after_reconnecting() {
 async fn a_client_that_may_not_subscribe_still_gets_its_turn() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let user = raw
-        .cmd(&[
-            "ACL",
-            "SETUSER",
-            "mute",
-            "on",
-            ">secret",
-            "~*",
-            "+@all",
-            "resetchannels",
-        ])
-        .await;
-    assert!(user.is_ok(), "{user:?}");
+    add_mute_user(&mut raw).await;
     let mute = Locks::connect(format!("redis://mute:secret@{}", server.addr()))
         .await
         .unwrap();
