@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, ErrorKind, Guard, Locks, LostReason, Replicas};
 use leasehold_testkit::{Cluster, Raw, Sentinels, network, until};
 
-use crate::support::{calls, exists, ms, within};
+use crate::support::{calls, exists, granted, ms, within};
 
 /// Long enough for a renewal, which detects a loss at the latest, before it has passed.
 const LEASE: Duration = Duration::from_secs(15);
@@ -109,17 +109,6 @@ async fn locks(shard: &Shard) -> Locks {
         .connect()
         .await
         .unwrap()
-}
-
-/// The lock, from the master that grants it.
-async fn granted(locks: &Locks, name: &str) -> Guard {
-    until("the lock is granted", async || {
-        match locks.mutex(name).try_lock().await {
-            Ok(Some(guard)) => Ok(guard),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await
 }
 
 /// Without confirmation of replicas there are two holders, as the README says. The second one's

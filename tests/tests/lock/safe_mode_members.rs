@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Guard, Locks, Replicas};
+use leasehold::{Locks, Replicas};
 use leasehold_testkit::{Cluster, Sentinels, until};
 
-use crate::support::{ms, within};
+use crate::support::{granted, ms, within};
 
 /// An attempt at a frozen server lasts for as long as this, unless something else ends it.
 const LONG_TIMEOUT: Duration = Duration::from_secs(8);
@@ -20,16 +20,6 @@ async fn connect(url: String, replicas: Replicas, command_timeout: Duration) -> 
         .connect()
         .await
         .unwrap()
-}
-
-async fn take(locks: &Locks, name: &str) -> Guard {
-    until("the lock is granted", async || {
-        match locks.mutex(name).try_lock().await {
-            Ok(Some(guard)) => Ok(guard),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await
 }
 
 #[tokio::test]
@@ -55,7 +45,7 @@ async fn a_slot_that_moves_to_a_shard_with_fewer_replicas_takes_fewer_confirmati
     let name = cluster.key_at(0, "lock").await;
     let locks = connect(cluster.url(), Replicas::All, ms(1_000)).await;
     until("both replicas confirm", async || {
-        let guard = take(&locks, &name).await;
+        let guard = granted(&locks, &name).await;
         let acknowledged = guard.acknowledged();
         guard.release().await.unwrap();
         match acknowledged {
@@ -69,18 +59,18 @@ async fn a_slot_that_moves_to_a_shard_with_fewer_replicas_takes_fewer_confirmati
     migration.begin().await;
     migration.move_all_keys().await;
     migration.finish().await;
-    assert_eq!(take(&locks, &name).await.acknowledged(), 1);
+    assert_eq!(granted(&locks, &name).await.acknowledged(), 1);
 }
 
 #[tokio::test]
 async fn all_grant_again_after_a_failover_with_the_old_master_dead_behind_sentinels() {
     let sentinels = Sentinels::start().await;
     let locks = connect(sentinels.url(), Replicas::All, ms(1_000)).await;
-    assert_eq!(take(&locks, "before").await.acknowledged(), 2);
+    assert_eq!(granted(&locks, "before").await.acknowledged(), 2);
     let master = sentinels.master().await.expect("there is one");
     sentinels.node(master).kill();
     let killed = Instant::now();
-    let after = take(&locks, "after").await;
+    let after = granted(&locks, "after").await;
     println!("granted again {:?} after the crash", killed.elapsed());
     assert_eq!(after.acknowledged(), 1);
     assert!(after.is_held());
@@ -91,19 +81,13 @@ async fn all_grant_again_after_a_failover_with_the_old_master_dead_in_a_cluster(
     for replicas in [1, 2] {
         let cluster = Cluster::builder().replicas(replicas).start().await;
         let locks = connect(cluster.url(), Replicas::All, ms(1_000)).await;
-        let before = take(&locks, "before").await;
+        let before = granted(&locks, "before").await;
         assert_eq!(before.acknowledged(), replicas);
         let master = cluster.master_of("before").await.expect("there is one");
         cluster.kill(master);
         let killed = Instant::now();
         // Renewed all the time, and confirmed by those who are left.
-        let again = until("a lock of the same shard", async || {
-            match locks.mutex("{before}again").try_lock().await {
-                Ok(Some(guard)) => Ok(guard),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
+        let again = granted(&locks, "{before}again").await;
         println!("granted again {:?} after the crash", killed.elapsed());
         assert_eq!(again.acknowledged(), replicas - 1);
         assert!(before.is_held() && again.is_held());
@@ -113,13 +97,7 @@ async fn all_grant_again_after_a_failover_with_the_old_master_dead_in_a_cluster(
 /// How long until a client gets a lock after its master was frozen.
 async fn time_to_lock(locks: &Locks, name: &str) -> Duration {
     let frozen = Instant::now();
-    let granted = until("the lock is granted", async || {
-        match locks.mutex(name).try_lock().await {
-            Ok(Some(guard)) => Ok(guard),
-            other => Err(format!("{other:?}")),
-        }
-    });
-    drop(within("the lock after the failover", granted).await);
+    drop(within("the lock after the failover", granted(locks, name)).await);
     frozen.elapsed()
 }
 
@@ -128,7 +106,10 @@ async fn a_replicated_lock_leaves_a_frozen_master_as_quickly_as_a_plain_one() {
     let sentinels = Sentinels::start().await;
     let plain = connect(sentinels.url(), Replicas::None, LONG_TIMEOUT).await;
     let safe = connect(sentinels.url(), Replicas::AtLeast(1), LONG_TIMEOUT).await;
-    drop((take(&plain, "warm").await, take(&safe, "warm too").await));
+    drop((
+        granted(&plain, "warm").await,
+        granted(&safe, "warm too").await,
+    ));
     let master = sentinels.master().await.expect("there is one");
     sentinels.node(master).pause();
     let (plain, safe) = tokio::join!(time_to_lock(&plain, "plain"), time_to_lock(&safe, "safe"));

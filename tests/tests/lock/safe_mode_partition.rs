@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Guard, Locks, LocksBuilder, Replicas};
 use leasehold_testkit::{Cluster, Proxy, Sentinels, network, until};
 
-use crate::support::{ms, within};
+use crate::support::{granted, ms, within};
 
 const LEASE: Duration = Duration::from_secs(3);
 
@@ -32,23 +32,13 @@ fn builder(url: String) -> LocksBuilder {
         .command_timeout(ms(1_000))
 }
 
-async fn take(locks: &Locks, name: &str) -> Guard {
-    until("the lock is granted", async || {
-        match locks.mutex(name).try_lock().await {
-            Ok(Some(guard)) => Ok(guard),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await
-}
-
 /// Number of locks that were held twice, once the others have got all of them.
 async fn held_twice(held: &[Guard], names: &[String], url: &str, cut: Instant) -> usize {
     let fresh = builder(url.to_owned()).connect().await.unwrap();
     let mut twice = 0;
     let mut theirs = Vec::new();
     for (name, first) in names.iter().zip(held) {
-        let second = take(&fresh, name).await;
+        let second = granted(&fresh, name).await;
         if first.is_held() && second.is_held() {
             println!("{name} is held twice {:?} after the cut", cut.elapsed());
             twice += 1;
@@ -69,7 +59,7 @@ async fn held_twice(held: &[Guard], names: &[String], url: &str, cut: Instant) -
 async fn hold(locks: &Locks, names: &[String]) -> Vec<Guard> {
     let mut held = Vec::new();
     for name in names {
-        held.push(take(locks, name).await);
+        held.push(granted(locks, name).await);
     }
     tokio::time::sleep(LEASE + LEASE / 2).await;
     for guard in &held {

@@ -71,7 +71,18 @@ pub(crate) async fn take(locks: &Locks, name: &str) -> Guard {
         .unwrap()
 }
 
-/// The lock, however long a failover takes.
+/// The lock, tried for until it is granted, however long a failover takes.
+pub(crate) async fn granted(locks: &Locks, name: &str) -> Guard {
+    wait::until("the lock is granted", async || {
+        match locks.mutex(name).try_lock().await {
+            Ok(Some(guard)) => Ok(guard),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// The lock, waited for again and again, however long a failover takes.
 #[cfg(feature = "tls")]
 pub(crate) async fn taken(locks: &Locks, name: &str) -> Guard {
     until("the lock is granted", async || {
