@@ -25,6 +25,7 @@ mod safe_mode_members;
 mod safe_mode_partition;
 mod safe_mode_restart;
 mod scripts_mutex;
+mod shard;
 mod slot_moves;
 mod support;
 #[cfg(feature = "tls")]

@@ -6,10 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{calls, ms};
 use leasehold::{Guard, Locks, Replicas};
-use leasehold_testkit::{Cluster, Sentinels, Server, until};
+use leasehold_testkit::until;
 use tokio::task::JoinSet;
+
+use crate::shard::{Shard, TAG};
+use crate::support::{calls, ms};
 
 /// Longer than a round takes: no lock of a round ends by itself.
 const LEASE: Duration = Duration::from_secs(60);
@@ -20,25 +22,14 @@ const STEP: Duration = Duration::from_millis(20);
 /// How long clients go on connecting after the promotion.
 const AFTERWARDS: Duration = Duration::from_secs(2);
 
-/// A master with two replicas, and what replaces it.
-enum Shard {
-    Cluster(Cluster),
-    Sentinels(Sentinels),
-}
-
 #[tokio::test]
 async fn clients_that_connect_during_a_failover_are_granted_nothing_twice_behind_sentinels() {
-    let sentinels = Sentinels::builder()
-        .down_after(Duration::from_secs(1))
-        .start()
-        .await;
-    nothing_is_granted_twice(Shard::Sentinels(sentinels)).await;
+    nothing_is_granted_twice(Shard::behind_sentinels().await).await;
 }
 
 #[tokio::test]
 async fn clients_that_connect_during_a_failover_are_granted_nothing_twice_in_a_cluster() {
-    let cluster = Cluster::builder().masters(3).replicas(2).start().await;
-    nothing_is_granted_twice(Shard::Cluster(cluster)).await;
+    nothing_is_granted_twice(Shard::of_cluster(3).await).await;
 }
 
 async fn nothing_is_granted_twice(shard: Shard) {
@@ -57,7 +48,7 @@ async fn nothing_is_granted_twice(shard: Shard) {
         twice += round.twice;
         shard.settle().await;
         until("a fresh client is granted a lock", async || {
-            let granted = fresh_client(&shard.url(), "{shard}:after").await;
+            let granted = fresh_client(&shard.url(), &format!("{TAG}:after")).await;
             granted.map(drop).ok_or_else(|| "not yet".into())
         })
         .await;
@@ -90,7 +81,10 @@ async fn round(shard: &Shard, number: usize) -> Round {
         let witness = Locks::builder(shard.node(*replica).url()).lease(LEASE);
         witnesses.push(witness.connect().await.unwrap());
     }
-    let names = shard.names(master, number).await;
+    // More than a round needs.
+    let names: Vec<String> = (0..1_000)
+        .map(|name| format!("{TAG}:{number}:{name}"))
+        .collect();
     let mut old = shard.node(master).raw().await;
     let before = calls(&mut old, "wait").await;
     shard.node(master).pause();
@@ -176,103 +170,4 @@ async fn at_the_new_master(witness: &Locks, name: &str) -> Option<Guard> {
         attempt.map_err(|error| error.to_string())
     })
     .await
-}
-
-impl Shard {
-    fn url(&self) -> String {
-        match self {
-            Self::Cluster(cluster) => cluster.url(),
-            Self::Sentinels(sentinels) => sentinels.url(),
-        }
-    }
-
-    fn node(&self, index: usize) -> &Server {
-        match self {
-            Self::Cluster(cluster) => cluster.node(index),
-            Self::Sentinels(sentinels) => sentinels.node(index),
-        }
-    }
-
-    /// The master of the names of this test.
-    async fn master(&self) -> usize {
-        until("there is a master", async || {
-            let master = match self {
-                Self::Cluster(cluster) => cluster.master_of("{shard}").await,
-                Self::Sentinels(sentinels) => sentinels.master().await,
-            };
-            master.ok_or_else(|| "none".into())
-        })
-        .await
-    }
-
-    async fn replicas_of(&self, master: usize) -> Vec<usize> {
-        match self {
-            Self::Cluster(cluster) => cluster.replicas_of(master).await,
-            Self::Sentinels(_) => (0..3).filter(|node| *node != master).collect(),
-        }
-    }
-
-    /// More names than a round needs, all of the same master.
-    async fn names(&self, _master: usize, number: usize) -> Vec<String> {
-        (0..1_000)
-            .map(|name| format!("{{shard}}:{number}:{name}"))
-            .collect()
-    }
-
-    /// The replica that is a master by now.
-    async fn promoted(&self, replicas: &[usize]) -> Option<usize> {
-        for replica in replicas {
-            if self.history(*replica).await.is_some() {
-                return Some(*replica);
-            }
-        }
-        None
-    }
-
-    /// The id of a master's data, which changes with a promotion; `None` for a replica.
-    async fn history(&self, node: usize) -> Option<String> {
-        let info = self
-            .node(node)
-            .raw()
-            .await
-            .try_cmd(&["INFO", "replication"])
-            .await
-            .ok()?;
-        let line = |name: &str| {
-            info.str()
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .map(str::to_owned)
-        };
-        line("role:")
-            .filter(|role| role == "master")
-            .and_then(|_| line("master_replid:"))
-    }
-
-    /// Waits until all servers follow the master.
-    async fn settle(&self) {
-        match self {
-            Self::Cluster(cluster) => {
-                cluster.wait_until_ok().await;
-                let master = self.master().await;
-                until("the master has both replicas", async || {
-                    let info = cluster
-                        .raw(master)
-                        .await
-                        .cmd(&["INFO", "replication"])
-                        .await;
-                    match info.str().matches("state=online").count() {
-                        2 => Ok(()),
-                        _ => Err(info.str().to_owned()),
-                    }
-                })
-                .await;
-            }
-            Self::Sentinels(sentinels) => {
-                sentinels.servers().wait_until_linked(2).await;
-                sentinels.wait_until_ready().await;
-                self.master().await;
-            }
-        }
-    }
 }

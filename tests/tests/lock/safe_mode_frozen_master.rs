@@ -6,37 +6,26 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Guard, Locks, Replicas};
-use leasehold_testkit::{Cluster, Failover, Sentinels, Server, until};
+use leasehold::{ErrorKind, Locks, Replicas};
+use leasehold_testkit::{Failover, until};
 
-use crate::support::{ms, within};
+use crate::shard::Shard;
+use crate::support::{granted, ms, within};
 
 /// Time for a request to wait in a frozen server's socket, and then for replicas that cannot
 /// confirm. Longer than a promotion, without which the test shows nothing; a round takes about as
 /// long.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// A master with two replicas, and what replaces it.
-enum Shard {
-    Cluster(Cluster),
-    Sentinels(Sentinels),
-}
-
 #[tokio::test]
 async fn all_replicas_expose_a_frozen_master_in_a_cluster() {
     // The votes of the other shards make no difference to clients, so only one shard matters.
-    let cluster = Cluster::builder().masters(1).replicas(2).start().await;
-    all_replicas_expose_a_frozen_master(Shard::Cluster(cluster)).await;
+    all_replicas_expose_a_frozen_master(Shard::of_cluster(1).await).await;
 }
 
 #[tokio::test]
 async fn all_replicas_expose_a_frozen_master_behind_sentinels() {
-    // On a busy machine a server that was just promoted may be considered down, too.
-    let sentinels = Sentinels::builder()
-        .down_after(Duration::from_secs(1))
-        .start()
-        .await;
-    all_replicas_expose_a_frozen_master(Shard::Sentinels(sentinels)).await;
+    all_replicas_expose_a_frozen_master(Shard::behind_sentinels().await).await;
 }
 
 async fn all_replicas_expose_a_frozen_master(shard: Shard) {
@@ -45,9 +34,7 @@ async fn all_replicas_expose_a_frozen_master(shard: Shard) {
     } else {
         5
     };
-    shard
-        .settle(shard.master().await.expect("there is one"))
-        .await;
+    shard.settle_on(shard.master().await).await;
     let mut both = 0;
     for number in 0..rounds {
         both += usize::from(round(&shard, number).await);
@@ -61,8 +48,8 @@ async fn all_replicas_expose_a_frozen_master(shard: Shard) {
 /// Returns whether the master that woke up granted the fast client what its successor had granted.
 async fn round(shard: &Shard, number: usize) -> bool {
     let (safe_name, fast_name) = (format!("safe{number}"), format!("fast{number}"));
-    let master = shard.master().await.expect("there is one");
-    let others: Vec<usize> = (0..3).filter(|node| *node != master).collect();
+    let master = shard.master().await;
+    let others = shard.replicas_of(master).await;
 
     // All clients are connected before the freeze. A first safe lock leaves its connection for the
     // next one.
@@ -106,11 +93,11 @@ async fn round(shard: &Shard, number: usize) -> bool {
     // Until both are in the socket of the frozen server.
     tokio::time::sleep(ms(100)).await;
 
-    let promoted = shard.promote_one_of(&others).await;
+    let promoted = promote_one_of(shard, &others).await;
     let history = shard.history(promoted).await;
     let successor = &successors[others.iter().position(|node| *node == promoted).unwrap()];
-    let safe_holder = lock_at(successor, &safe_name).await;
-    let fast_holder = lock_at(successor, &fast_name).await;
+    let safe_holder = granted(successor, &safe_name).await;
+    let fast_holder = granted(successor, &fast_name).await;
     shard.node(master).resume();
 
     let safe_outcome = within("the safe one's answer", safe_try).await.unwrap();
@@ -123,11 +110,7 @@ async fn round(shard: &Shard, number: usize) -> bool {
         // to it, which loses all grants of the new one alone.
         println!("round {number}: the promotion was taken back");
         let _ = fast_try.await;
-        let named = until("there is one master", async || {
-            shard.master().await.ok_or_else(|| "none".into())
-        })
-        .await;
-        shard.settle(named).await;
+        shard.settle_on(shard.master().await).await;
         return false;
     }
     match safe_outcome {
@@ -165,127 +148,19 @@ async fn round(shard: &Shard, number: usize) -> bool {
     }
     let fast_granted = fast_guard.is_some();
     drop((fast_guard, safe_holder, fast_holder));
-    shard.settle(promoted).await;
+    shard.settle_on(promoted).await;
     fast_granted
 }
 
-/// A lock from a server that has just been promoted, if only a moment ago.
-async fn lock_at(locks: &Locks, name: &str) -> Guard {
-    until("the successor grants it", async || {
-        match locks.mutex(name).try_lock().await {
-            Ok(Some(guard)) => Ok(guard),
-            other => Err(format!("{other:?}")),
-        }
+/// Returns at the moment of the promotion: others may still follow the old master.
+async fn promote_one_of(shard: &Shard, replicas: &[usize]) -> usize {
+    if let Shard::Cluster(cluster) = shard {
+        cluster.failover(replicas[0], Failover::Takeover).await;
+        return replicas[0];
+    }
+    until("the sentinels promote a replica", async || {
+        let promoted = shard.promoted(replicas).await;
+        promoted.ok_or_else(|| "none is a master".into())
     })
     .await
-}
-
-impl Shard {
-    fn url(&self) -> String {
-        match self {
-            Self::Cluster(cluster) => cluster.url(),
-            Self::Sentinels(sentinels) => sentinels.url(),
-        }
-    }
-
-    fn node(&self, index: usize) -> &Server {
-        match self {
-            Self::Cluster(cluster) => cluster.node(index),
-            Self::Sentinels(sentinels) => sentinels.node(index),
-        }
-    }
-
-    async fn master(&self) -> Option<usize> {
-        match self {
-            Self::Cluster(cluster) => cluster.master_of("any").await,
-            Self::Sentinels(sentinels) => sentinels.master().await,
-        }
-    }
-
-    /// A master's replication id, which changes when it is promoted.
-    async fn history(&self, node: usize) -> Option<String> {
-        let info = self
-            .node(node)
-            .raw()
-            .await
-            .cmd(&["INFO", "replication"])
-            .await;
-        let line = |name| {
-            info.str()
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .map(str::to_owned)
-        };
-        line("role:")
-            .filter(|role| role == "master")
-            .and_then(|_| line("master_replid:"))
-    }
-
-    /// Returns at the moment of the promotion: others may still follow the old master.
-    async fn promote_one_of(&self, replicas: &[usize]) -> usize {
-        match self {
-            Self::Cluster(cluster) => {
-                cluster.failover(replicas[0], Failover::Takeover).await;
-                replicas[0]
-            }
-            Self::Sentinels(sentinels) => {
-                until("the sentinels promote a replica", async || {
-                    for replica in replicas {
-                        if sentinels.servers().role(*replica).await.as_deref() == Some("master") {
-                            return Ok(*replica);
-                        }
-                    }
-                    Err("none is a master".into())
-                })
-                .await
-            }
-        }
-    }
-
-    /// Waits until all servers follow the new master.
-    async fn settle(&self, master: usize) {
-        match self {
-            Self::Cluster(cluster) => {
-                cluster.wait_until_ok().await;
-                // A node does not list a replica before it knows that it has data. A client that
-                // connects until then does not know the number of replicas.
-                assert!(
-                    cluster
-                        .raw(master)
-                        .await
-                        .cmd(&["SET", "any", "1", "PX", "60000"])
-                        .await
-                        .is_ok()
-                );
-                for node in 0..cluster.len() {
-                    let mut raw = cluster.raw(node).await;
-                    until("the node shows both replicas", async || {
-                        let slots = raw.cmd(&["CLUSTER", "SLOTS"]).await;
-                        let [_first, _last, shown, replicas @ ..] = slots.array()[0].array() else {
-                            unreachable!()
-                        };
-                        let right =
-                            shown.array()[1].int() == i64::from(cluster.addr(master).port());
-                        if right && replicas.len() == 2 {
-                            Ok(())
-                        } else {
-                            Err(format!("{slots:?}"))
-                        }
-                    })
-                    .await;
-                }
-            }
-            Self::Sentinels(sentinels) => {
-                sentinels.servers().wait_until_linked(2).await;
-                sentinels.wait_until_ready().await;
-                until("the sentinels agree", async || {
-                    match sentinels.master().await {
-                        Some(named) if named == master => Ok(()),
-                        named => Err(format!("they name {named:?}")),
-                    }
-                })
-                .await;
-            }
-        }
-    }
 }
