@@ -173,7 +173,10 @@ impl<'a> Survey<'a> {
             .min(self.present.nodes.len())
             .saturating_sub(self.asked.len());
         self.ask_others(missing + 1);
-        let missed = self.shards().filter(|(node, _)| node.search.exists());
+        // A search outlasts the moment at which its node comes up.
+        let missed = self
+            .shards()
+            .filter(|(node, _)| node.search.exists() && !node.connection().is_up());
         let replicas: Vec<_> = missed.flat_map(|(_, replicas)| replicas).cloned().collect();
         self.ask_addresses(replicas, MAX_PROBES);
     }

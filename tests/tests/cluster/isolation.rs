@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::Client;
-use leasehold_testkit::{Accept, Cluster};
+use leasehold_testkit::{Accept, Cluster, until};
 
 use crate::support::{client, soon, take};
 
@@ -83,6 +83,29 @@ async fn a_shard_that_cannot_be_reached_does_not_hinder_the_others() {
     }
 }
 
+/// Waits until every node lists the replica of the master of `key`, which it does once that has
+/// data: only then do clients know of it.
+async fn replicas_are_listed(cluster: &Cluster, key: &str) {
+    let master = cluster.master_of(key).await.expect("there is one");
+    let set = ["SET", key, "me", "PX", "60000"];
+    assert!(cluster.raw(master).await.cmd(&set).await.is_ok());
+    for node in 0..cluster.len() {
+        let mut raw = cluster.raw(node).await;
+        until("the node lists every replica", async || {
+            let slots = raw.cmd(&["CLUSTER", "SLOTS"]).await;
+            let port = i64::from(cluster.proxy(master).addr().port());
+            let is_listed = slots.array().iter().any(|range| {
+                let [_first, _last, shown, replicas @ ..] = range.array() else {
+                    unreachable!()
+                };
+                shown.array()[1].int() == port && !replicas.is_empty()
+            });
+            is_listed.then_some(()).ok_or_else(|| format!("{slots:?}"))
+        })
+        .await;
+    }
+}
+
 /// A node that comes and goes costs connections to that node alone, and one for each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_flaps_costs_the_others_no_connections() {
@@ -91,11 +114,14 @@ async fn a_node_that_flaps_costs_the_others_no_connections() {
         .node_timeout(Duration::from_secs(15))
         .start()
         .await;
-    let client = client(&cluster.url_of(&[1])).await;
     let mut keys = Vec::new();
     for shard in 0..3 {
         keys.push(cluster.key_at(shard, "k").await);
-        assert_eq!(take(&client, &keys[shard], "me", soon()).await.unwrap(), 1);
+        replicas_are_listed(&cluster, &keys[shard]).await;
+    }
+    let client = client(&cluster.url_of(&[1])).await;
+    for key in &keys {
+        assert_eq!(take(&client, key, "me", soon()).await.unwrap(), 1);
     }
     let accepts = || {
         (0..6)
