@@ -10,11 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 use leasehold_resp::{Encode, Error, Value};
 
 use crate::discovery::Discovery;
+use crate::inbox::SubscriptionEvent;
 use crate::node::Node;
 use crate::redirect::{RetryState, Step};
 use crate::router::Router;
 use crate::script::ScriptCall;
 use crate::slot::slot;
+use crate::source::Source;
 use crate::submitted::{Submitted, note};
 use crate::subscriptions::Subscription;
 use crate::target::Target;
@@ -49,8 +51,21 @@ pub struct Evaluated {
     pub sent_wall: SystemTime,
     /// Whether an earlier attempt of the same call may have run as well.
     pub repeated: bool,
+    /// The connection that it came over; `None` if that is not certain.
+    pub source: Option<Source>,
     /// Whether it came from a node that does not serve the slot yet (`ASK`): the slot is being moved there.
     pub migrating: bool,
+}
+
+/// How messages reach the subscriptions of a [`Client`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channels {
+    /// `PUBLISH` at the one server.
+    Server,
+    /// `SPUBLISH` at the node of the channel's slot.
+    Sharded,
+    /// `PUBLISH` at any node of the cluster: how many receive it is not known there.
+    Cluster,
 }
 
 /// Where the next attempt goes.
@@ -133,6 +148,7 @@ impl Client {
             let kills = (!unanswered.is_empty() && node.connection().is_up())
                 .then(|| unanswered.kill(&node, node.connection()));
             let (sent, sent_wall) = (Instant::now(), SystemTime::now());
+            let source = node.source();
             let reply = node.submit(&call, asking, retry.needs_source());
             if reply.is_refused() {
                 drop(reply);
@@ -154,6 +170,7 @@ impl Client {
                         sent,
                         sent_wall,
                         repeated: retry.repeated(),
+                        source: (node.source() == source).then_some(source),
                         migrating: asking,
                     });
                 }
@@ -265,13 +282,26 @@ impl Client {
         Subscription::new(&self.0.hub, Arc::clone(&self.0) as _, channel)
     }
 
-    /// The command that reaches our subscriptions: `SPUBLISH` where channels belong to slots, `PUBLISH` otherwise.
+    /// Subscribes to `channel`, whose events go to `listener` on the connection's task, each with the connection it came
+    /// over. The listener must not block.
     #[must_use]
-    pub fn publish_command(&self) -> &'static str {
+    pub fn listen(
+        &self,
+        channel: &[u8],
+        listener: impl Fn(SubscriptionEvent, Source) + Send + Sync + 'static,
+    ) -> Subscription {
+        Subscription::listening(&self.0.hub, Arc::clone(&self.0) as _, channel, listener)
+    }
+
+    /// How messages reach our subscriptions.
+    #[must_use]
+    pub fn channels(&self) -> Channels {
         if self.0.hub.is_sharded() {
-            "SPUBLISH"
+            Channels::Sharded
+        } else if self.0.is_cluster() {
+            Channels::Cluster
         } else {
-            "PUBLISH"
+            Channels::Server
         }
     }
 

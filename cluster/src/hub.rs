@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,9 +22,10 @@ use leasehold_resp::{Error, ErrorKind, Value};
 use tokio::runtime::Handle;
 
 use crate::background::{OnlyOne, spawn};
-use crate::inbox::{Inbox, SubscriptionEvent};
+use crate::inbox::SubscriptionEvent;
 use crate::locking::lock;
 use crate::node::Node;
+use crate::source::Source;
 
 /// Pause before the next attempt after a server ended or redirected a subscription: by then the map may be newer.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -45,6 +45,19 @@ pub(crate) struct Hub {
     /// The task that makes the next attempt after [`RETRY_PAUSE`].
     retry: OnlyOne,
     itself: Weak<Self>,
+}
+
+/// A subscriber to one channel. It is called while nothing is locked here.
+pub(crate) struct Subscriber(pub(crate) Box<Listener>);
+
+type Listener = dyn Fn(SubscriptionEvent, Source) + Send + Sync;
+
+/// An event on its way to the subscribers of a channel, to be delivered once the hub is unlocked.
+#[must_use = "the subscribers are to be told"]
+struct Delivery {
+    to: Vec<Arc<Subscriber>>,
+    event: SubscriptionEvent,
+    from: Source,
 }
 
 /// How the hub finds the node of a channel.
@@ -74,7 +87,7 @@ struct Channel {
     /// The node it was assigned to, and the number of that node's connection then.
     at: Option<(Arc<Node>, u64)>,
     progress: Progress,
-    inboxes: Vec<Arc<Inbox>>,
+    subscribers: Vec<Arc<Subscriber>>,
 }
 
 /// How far the subscription at the assigned node is.
@@ -132,17 +145,29 @@ impl Hub {
             .is_some_and(|channel| channel.is_assigned() && channel.progress == Progress::Confirmed)
     }
 
+    /// The connection over which channel `name` was subscribed to, confirmed or not: what is sent over it from now on, the
+    /// server runs when the subscription is there.
+    pub(crate) fn asked_over(&self, name: &Bytes) -> Option<Source> {
+        let state = self.lock();
+        let channel = state.channels.get(name)?;
+        let is_asked = matches!(channel.progress, Progress::Asked | Progress::Confirmed);
+        channel.source().filter(|_| is_asked)
+    }
+
     /// Adds a subscriber to channel `name`. Sends a command at once unless the channel has another subscriber.
-    pub(crate) fn add(&self, name: &Bytes, inbox: &Arc<Inbox>) {
+    pub(crate) fn add(&self, name: &Bytes, subscriber: &Arc<Subscriber>) {
         let mut state = self.lock();
         let State {
             channels, windows, ..
         } = &mut *state;
         let channel = channels.entry(name.clone()).or_default();
-        channel.inboxes.push(Arc::clone(inbox));
-        if channel.is_assigned() && channel.progress == Progress::Confirmed {
-            // The inbox is new: no task waits for it yet.
-            let _ = inbox.put(SubscriptionEvent::Subscribed);
+        channel.subscribers.push(Arc::clone(subscriber));
+        let confirmed = channel
+            .source()
+            .filter(|_| channel.progress == Progress::Confirmed);
+        if let Some(source) = confirmed {
+            drop(state);
+            (subscriber.0)(SubscriptionEvent::Subscribed, source);
         } else if (!channel.is_assigned() || channel.progress == Progress::Refused)
             && let Some(node) = (self.routing.node_of)(name)
         {
@@ -155,13 +180,14 @@ impl Hub {
     }
 
     /// Removes a subscriber from channel `name`; ends the subscription if it was the last one.
-    pub(crate) fn remove(&self, name: &Bytes, inbox: &Arc<Inbox>) {
+    pub(crate) fn remove(&self, name: &Bytes, subscriber: &Arc<Subscriber>) {
         let mut state = self.lock();
         let Some(channel) = state.channels.get_mut(name) else {
             return;
         };
-        channel.inboxes.retain(|other| !Arc::ptr_eq(other, inbox));
-        if channel.inboxes.is_empty() {
+        let subscribers = &mut channel.subscribers;
+        subscribers.retain(|other| !Arc::ptr_eq(other, subscriber));
+        if subscribers.is_empty() {
             // Under the lock, so that the order of subscriptions on the wire is the order of changes here.
             self.leave(channel, name);
             state.channels.remove(name);
@@ -186,12 +212,13 @@ impl Hub {
                 self.reconcile();
             }
             Event::Push(Push::Message { channel, payload }) => {
-                let wakers = self
+                let event = SubscriptionEvent::Message(payload);
+                let delivery = self
                     .lock()
                     .channels
                     .get(&channel)
-                    .map(|channel| channel.tell(&SubscriptionEvent::Message(payload)));
-                wake(wakers.unwrap_or_default());
+                    .map(|channel| channel.tell(event, node.source()));
+                deliver(delivery);
             }
             Event::Push(Push::Unasked(
                 Confirmation::Unsubscribe | Confirmation::Sunsubscribe,
@@ -356,7 +383,8 @@ impl Hub {
             window.in_flight = window.in_flight.saturating_sub(1);
         }
         let Some(node) = node else { return };
-        let (mut wakers, mut retries) = (Vec::new(), false);
+        let source = Source { node: id, session };
+        let (mut delivery, mut retries) = (None, false);
         let assigned = state.channels.get_mut(name).filter(|channel| {
             let (at, since) = match &channel.at {
                 Some((at, since)) => (at, *since),
@@ -368,7 +396,7 @@ impl Hub {
             match outcome {
                 Ok(_) => {
                     channel.progress = Progress::Confirmed;
-                    wakers = channel.tell(&SubscriptionEvent::Subscribed);
+                    delivery = Some(channel.tell(SubscriptionEvent::Subscribed, source));
                 }
                 // The connection went down; the walk after that repeats the subscription.
                 Err(error) if error.kind() != ErrorKind::Server => channel.at = None,
@@ -378,13 +406,13 @@ impl Hub {
                 }
                 Err(error) => {
                     channel.progress = Progress::Refused;
-                    wakers = channel.tell(&SubscriptionEvent::Refused(error));
+                    delivery = Some(channel.tell(SubscriptionEvent::Refused(error), source));
                 }
             }
         }
         self.pump(&mut state, node);
         drop(state);
-        wake(wakers);
+        deliver(delivery);
         if retries {
             self.retry();
         }
@@ -476,12 +504,23 @@ impl Channel {
         self.progress = Progress::Queued;
     }
 
-    /// Gives an event to all subscribers. Returns the tasks to wake, once no lock is held.
-    fn tell(&self, event: &SubscriptionEvent) -> Vec<Waker> {
-        let inboxes = self.inboxes.iter();
-        inboxes
-            .filter_map(|inbox| inbox.put(event.clone()))
-            .collect()
+    /// The connection it is assigned to, if that has not ended since.
+    fn source(&self) -> Option<Source> {
+        let (node, session) = self.at.as_ref()?;
+        let source = Source {
+            node: node.id,
+            session: *session,
+        };
+        (node.source() == source).then_some(source)
+    }
+
+    /// An event for all subscribers.
+    fn tell(&self, event: SubscriptionEvent, from: Source) -> Delivery {
+        Delivery {
+            to: self.subscribers.clone(),
+            event,
+            from,
+        }
     }
 }
 
@@ -525,9 +564,12 @@ fn is_misdirected(error: &Error) -> bool {
         .is_some_and(|server| server.is_transient() || server.is_redirect())
 }
 
-fn wake(wakers: Vec<Waker>) {
-    for waker in wakers {
-        waker.wake();
+/// Tells the subscribers. The hub must not be locked.
+fn deliver(delivery: Option<Delivery>) {
+    if let Some(Delivery { to, event, from }) = delivery {
+        for subscriber in to {
+            (subscriber.0)(event.clone(), from);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::background::OnlyOne;
 use crate::locking::lock;
 use crate::replication_info::ReplicationInfo;
 use crate::script::{Bit, Known, ScriptCall};
+use crate::source::Source;
 use crate::topology::NodeAddress;
 
 /// How long a connection that is opened for the first time may take before a successor of its node is looked for.
@@ -102,6 +103,14 @@ impl Node {
     /// The number of the shared connection: another one each time it is opened anew.
     pub(crate) fn session(&self) -> u64 {
         self.session.load(Ordering::Acquire)
+    }
+
+    /// The shared connection as it is now.
+    pub(crate) fn source(&self) -> Source {
+        Source {
+            node: self.id,
+            session: self.session(),
+        }
     }
 
     /// Whether its view of the cluster is worth asking for.

@@ -186,6 +186,7 @@ impl Client {
             sent,
             sent_wall,
             repeated,
+            source: None,
             migrating: asking,
         };
         if !wrote(&evaluated.value) {

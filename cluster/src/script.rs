@@ -78,31 +78,54 @@ pub struct ScriptCall<'a> {
     script: &'a Script,
     keys: &'a [&'a [u8]],
     args: &'a [&'a [u8]],
-    fallback: Option<&'a Self>,
+    fallback: Option<Fallback<'a>>,
+}
+
+/// A call that is made instead of another one.
+#[derive(Clone, Copy, Debug)]
+struct Fallback<'a> {
+    call: &'a ScriptCall<'a>,
+    /// Whether only a migrating slot is a reason.
+    migrating_only: bool,
 }
 
 impl<'a> ScriptCall<'a> {
-    /// The same call with a `fallback` on a single key, made instead when the server says `TRYAGAIN`: while a slot
-    /// migrates, a script with two keys that do not exist yet cannot run on either node (the source answers ASK, the
-    /// target TRYAGAIN, until the migration ends), and one with a single key can.
+    /// The same call with a `fallback` on fewer keys, made instead when the server says `TRYAGAIN` or `NOPERM`.
+    ///
+    /// While a slot migrates, a script with two keys that do not exist yet cannot run on either node (the source answers
+    /// ASK, the target TRYAGAIN, until the migration ends), and one with a single key can. And a user may have no right to
+    /// one of the keys. The fallback may have one of its own.
     #[must_use]
-    pub const fn with_single_key_fallback(self, fallback: &'a Self) -> Self {
+    pub const fn with_fallback(self, fallback: &'a Self) -> Self {
+        self.falling_back(fallback, false)
+    }
+
+    /// The same with a `fallback` that is made when the server says `TRYAGAIN` only: without its other keys it gives less than
+    /// a user with rights to them relies on.
+    #[must_use]
+    pub const fn while_migrating(self, fallback: &'a Self) -> Self {
+        self.falling_back(fallback, true)
+    }
+
+    const fn falling_back(self, call: &'a Self, migrating_only: bool) -> Self {
         Self {
-            fallback: Some(fallback),
+            fallback: Some(Fallback {
+                call,
+                migrating_only,
+            }),
             ..self
         }
     }
 
     /// The fallback, if `error` calls for it.
     pub(crate) fn fallback_after(&self, error: &Error) -> Option<Self> {
-        let is_migrating = error
-            .as_server()
-            .is_some_and(|server| *server.kind() == ServerErrorKind::TryAgain);
-        if is_migrating {
-            self.fallback.copied()
-        } else {
-            None
-        }
+        let fallback = self.fallback?;
+        let is_reason = match error.as_server()?.kind() {
+            ServerErrorKind::TryAgain => true,
+            ServerErrorKind::NoPerm => !fallback.migrating_only,
+            _ => false,
+        };
+        is_reason.then_some(*fallback.call)
     }
 
     /// The script that is called.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::hub::Hub;
+use crate::hub::{Hub, Subscriber};
 use crate::inbox::{Inbox, SubscriptionEvent};
+use crate::source::Source;
 
 /// A subscription to one channel, until dropped. Several may share a channel.
 ///
@@ -16,6 +17,8 @@ use crate::inbox::{Inbox, SubscriptionEvent};
 pub struct Subscription {
     hub: Arc<Hub>,
     channel: Bytes,
+    subscriber: Arc<Subscriber>,
+    /// Where events wait for [`next`](Self::next); empty for ever if a listener gets them.
     inbox: Arc<Inbox>,
     /// Keeps the router of the channel alive for as long as this exists.
     _client: Arc<dyn Any + Send + Sync>,
@@ -24,13 +27,32 @@ pub struct Subscription {
 impl Subscription {
     /// Subscribes; sends a command unless the channel has another subscriber. Keeps `client` alive.
     pub(crate) fn new(hub: &Arc<Hub>, client: Arc<dyn Any + Send + Sync>, channel: &[u8]) -> Self {
-        let channel = Bytes::copy_from_slice(channel);
         let inbox = Arc::new(Inbox::default());
-        hub.add(&channel, &inbox);
+        let filled = Arc::clone(&inbox);
+        let mut subscription = Self::listening(hub, client, channel, move |event, _| {
+            if let Some(waker) = filled.put(event) {
+                waker.wake();
+            }
+        });
+        subscription.inbox = inbox;
+        subscription
+    }
+
+    /// Subscribes as [`new`](Self::new) does, with a listener that gets all events.
+    pub(crate) fn listening(
+        hub: &Arc<Hub>,
+        client: Arc<dyn Any + Send + Sync>,
+        channel: &[u8],
+        listener: impl Fn(SubscriptionEvent, Source) + Send + Sync + 'static,
+    ) -> Self {
+        let channel = Bytes::copy_from_slice(channel);
+        let subscriber = Arc::new(Subscriber(Box::new(listener)));
+        hub.add(&channel, &subscriber);
         Self {
             hub: Arc::clone(hub),
             channel,
-            inbox,
+            subscriber,
+            inbox: Arc::default(),
             _client: client,
         }
     }
@@ -39,6 +61,13 @@ impl Subscription {
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.hub.is_confirmed(&self.channel)
+    }
+
+    /// The connection over which it was asked for, confirmed or not: what is sent over that from now on, the server runs when
+    /// the subscription is there.
+    #[must_use]
+    pub fn asked_over(&self) -> Option<Source> {
+        self.hub.asked_over(&self.channel)
     }
 
     /// How many messages have arrived so far, fetched or not.
@@ -59,7 +88,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.hub.remove(&self.channel, &self.inbox);
+        self.hub.remove(&self.channel, &self.subscriber);
     }
 }
 

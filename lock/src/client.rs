@@ -9,6 +9,7 @@ use leasehold_cluster::{Client, Target};
 use leasehold_resp::tls::TlsConfig;
 
 use crate::engine::context::{Config, Context};
+use crate::engine::grants;
 use crate::engine::handle::Handle;
 use crate::engine::registry::Registry;
 use crate::engine::release;
@@ -83,7 +84,7 @@ impl Locks {
     fn over(client: Client, target: Target, config: Config, warnings: Vec<Warning>) -> Self {
         let id = ClientId::random();
         let spawn = worker::spawner(target, config.lease);
-        let registry = Registry::new(id.seed().rotate_left(32), spawn);
+        let registry = Registry::new(id.seed().rotate_left(32), config.interop, spawn);
         Self {
             context: Handle::new(Context::new(client, registry, config, id)),
             warnings: warnings.into(),
@@ -146,7 +147,11 @@ impl Locks {
             return context.check();
         }
         context.set_closed();
-        for hold in context.registry.table.close() {
+        let remains = context.registry.table.close();
+        for (name, line) in remains.lines {
+            grants::abandon(context, &name, line);
+        }
+        for hold in remains.holds {
             release::shut_down(context, &hold);
         }
         let time = context.config.command_timeout * 2;

@@ -3,16 +3,20 @@
 //! The differences between them are in their [`Protocol`](crate::protocol::Protocol).
 
 pub(crate) mod acquire;
+mod asking;
 pub(crate) mod context;
+pub(crate) mod grants;
 pub(crate) mod handle;
 pub(crate) mod hold;
 mod home;
+mod line;
+mod open_attempt;
+mod parked;
 mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod request;
-mod stand_back;
 mod sync;
 mod table;
 mod work_queue;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::Quorum;
 
-use crate::state::deadline::{is_good_lease, millis};
+use crate::state::deadline::{is_good_lease, millis, token_ttl};
 
 /// Other libraries that use the same locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -16,6 +16,16 @@ pub enum Interop {
     Off,
     /// Redisson, with its fenced locks: the counters of fencing tokens have no expiry, as it expects.
     Redisson,
+}
+
+impl Interop {
+    /// How long to keep the counter of fencing tokens of a lock with `lease`; `None` for ever, as Redisson expects.
+    pub(crate) fn counter_ttl(self, lease: Duration) -> Option<Duration> {
+        match self {
+            Self::Off => Some(token_ttl(lease)),
+            Self::Redisson => None,
+        }
+    }
 }
 
 /// Which replicas must have a lock before it counts, and each renewal before it extends the lease. Releases never wait.
@@ -83,6 +93,14 @@ impl Terms {
     /// Whether there will be anything to renew.
     pub(crate) fn needs_renewal(&self) -> bool {
         self.renew && self.max_hold.is_none_or(|max_hold| max_hold > self.lease)
+    }
+
+    /// What is left of the first lease at `now`, for a hold whose request was sent at `since`, in whole milliseconds as the
+    /// server counts; `None` if that is nothing.
+    pub(crate) fn rest_of_first_lease(&self, since: Instant, now: Instant) -> Option<Duration> {
+        let left = (since + self.first_lease()).saturating_duration_since(now);
+        let whole = Duration::from_millis(millis(left));
+        Some(whole).filter(|lease| !lease.is_zero())
     }
 
     /// The lease of a renewal that is sent at `now`, for a hold whose request was sent at `since`; `None` if nothing is to

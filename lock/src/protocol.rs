@@ -6,16 +6,18 @@
 //! Every script may be repeated: the same hold id again has the same effect once.
 
 pub(crate) mod call;
+pub(crate) mod grant;
 pub(crate) mod mutex;
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use leasehold_cluster::Script;
+use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use crate::state::id::HoldId;
 use crate::state::names::{Layout, Name};
+use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 use call::Call;
@@ -25,42 +27,50 @@ use call::Call;
 pub(crate) struct Protocol {
     /// The keys and the channel.
     pub(crate) layout: Layout,
+    /// The index of the line of tickets among the keys.
+    pub(crate) line: usize,
     /// Whether it may be held by several at the same time.
     pub(crate) access: Access,
 
-    /// Takes it for one hold, or says how long it stays taken.
+    /// Takes it for one hold, or says how long it stays taken; with a ticket, that is put in line then.
     pub(crate) acquire: for<'a> fn(&Attempt<'a>) -> Call<'a>,
-    /// The same with a single key, for a slot that is migrating: there two keys of which one is absent cannot be used
+    /// Asks again with a ticket, which may have become the holder.
+    pub(crate) look: for<'a> fn(&Attempt<'a>) -> Call<'a>,
+    /// The acquire with a single key, for a slot that is migrating: there several keys of which one is absent cannot be used
     /// together.
     pub(crate) acquire_single_key: for<'a> fn(&Attempt<'a>) -> Call<'a>,
-    /// Reads the reply of either; `None` if the scripts give no such reply.
-    pub(crate) read_acquire: fn(&Value) -> Option<Answer>,
+    /// Confirms a ticket that became the holder.
+    pub(crate) confirm: for<'a> fn(&Attempt<'a>) -> Call<'a>,
+    /// The same with a single key.
+    pub(crate) confirm_single_key: for<'a> fn(&Attempt<'a>) -> Call<'a>,
+    /// Reads the reply of either confirmation; `None` if the scripts give no such reply. A hold that is gone is `Held` for no time.
+    pub(crate) read_confirm: fn(&Value) -> Option<Answer>,
+    /// Reads the reply of the others; `None` if the scripts give no such reply.
+    pub(crate) read_answer: fn(&Value) -> Option<Answer>,
 
     /// Extends the leases of many holds. All of the keys of one call are in one hash slot.
     pub(crate) renew: &'static LazyLock<Script>,
-    /// Adds the keys and arguments of one hold to a call of `renew`.
+    /// The same for a single hold.
+    pub(crate) renew_one: &'static LazyLock<Script>,
+    /// The same as `renew`, and writes in any case, since replicas are to confirm it.
+    pub(crate) renew_replicated: &'static LazyLock<Script>,
+    /// Adds the keys and arguments of one hold to a call of either.
     pub(crate) add_renewal: for<'a> fn(&Renewal<'a>, &mut Call<'a>),
     /// Reads its reply, one result a hold in their order; `None` if the script gives no such reply.
     pub(crate) read_renewals: fn(&Value) -> Option<Vec<Renewed>>,
 
-    /// Ends one hold.
+    /// Ends one hold, or takes back what an attempt without an answer may have left, and hands the lock on.
     pub(crate) release: for<'a> fn(&End<'a>) -> Call<'a>,
-    /// Reads its reply; `None` if the script gives no such reply.
+    /// Ends it with a single key, and hands the lock on to nobody.
+    pub(crate) release_single_key: for<'a> fn(&End<'a>) -> Call<'a>,
+    /// Reads the reply of either; `None` if the scripts give no such reply.
     pub(crate) read_release: fn(&Value) -> Option<Ended>,
-    /// Must follow an attempt that was cancelled or has no answer, since it may still run: it removes whatever that
-    /// leaves. The reply is the one of `release`.
-    pub(crate) withdraw: for<'a> fn(&End<'a>) -> Call<'a>,
 
-    /// Asks whether another hold has it, or has had it since a grant of this process, which stands back meanwhile.
-    pub(crate) look: for<'a> fn(&Look<'a>) -> Call<'a>,
-    /// Reads its reply.
-    pub(crate) read_look: fn(&Value) -> bool,
-
-    /// Reads a message on the channel for a waiter.
-    pub(crate) on_message: fn(&[u8]) -> Heard,
+    /// Whether a message on the channel of Redisson's releases says that the lock may be free.
+    pub(crate) is_release: fn(&[u8]) -> bool,
 }
 
-/// The parameters of an acquire.
+/// The parameters of a request for a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) name: &'a Name,
@@ -70,15 +80,34 @@ pub(crate) struct Attempt<'a> {
     pub(crate) counter_ttl: Option<Duration>,
     /// The highest token this client has seen, as the floor where the counter cannot be used.
     pub(crate) highest_token: u64,
+    /// A block of so many tokens is to be reserved, of which the one in the reply is the first; `None` for one.
+    pub(crate) block: Option<u64>,
+    /// The ticket of one that waits in line.
+    pub(crate) ticket: Option<InLine<'a>>,
 }
 
-/// The server's answer to an acquire.
+/// A ticket in a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InLine<'a> {
+    pub(crate) text: &'a [u8],
+    /// Its place, if it had one.
+    pub(crate) score: Option<u64>,
+    pub(crate) channels: Channels,
+}
+
+/// The server's answer to a request for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The hold has it, with its token if the primitive has tokens.
-    Granted { token: Option<FencingToken> },
+    Granted {
+        token: Option<FencingToken>,
+        /// What is left of the lease, if an earlier request has taken it; `None` for all that was asked for.
+        left: Option<Duration>,
+    },
     /// Others have it for this long, if it is neither renewed nor released.
     Held(Duration),
+    /// The same, and the ticket is in line.
+    Placed(Placed),
     /// Others have it, and it has no expiry.
     NoExpiry,
 }
@@ -107,32 +136,30 @@ pub(crate) enum Renewed {
 pub(crate) struct End<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
-    /// The command that reaches subscriptions: `PUBLISH`, or `SPUBLISH` where channels belong to slots.
-    pub(crate) publish: &'static str,
+    /// The ticket, if it may be in line.
+    pub(crate) ticket: Option<&'a [u8]>,
+    /// How long to keep the counter of fencing tokens; `None` for ever, as Redisson expects.
+    pub(crate) counter_ttl: Option<Duration>,
+    pub(crate) channels: Channels,
+    /// `None` without Redisson.
+    pub(crate) redisson: Option<Announced>,
+}
+
+/// How a release is announced to Redisson.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// If nobody is in line.
+    IfFree,
+    /// Also while tickets wait, if Redisson does: of the listeners to its channel, so many are of this process and without a
+    /// ticket.
+    Open { own: u64 },
 }
 
 /// The server's answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It was there and is gone; this many connections of the node received the message.
-    Released { receivers: u64 },
+    /// It was there and is gone.
+    Released,
     /// It was not there: released before, expired or forced.
     AlreadyGone,
-}
-
-/// The parameters of a look for another holder.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Look<'a> {
-    pub(crate) name: &'a Name,
-    /// Of the last grant of this process; 0 if it has none.
-    pub(crate) token: u64,
-}
-
-/// The meaning of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// The lock may be free: ask the server.
-    Look,
-    /// It does not concern this waiter.
-    Ignore,
 }

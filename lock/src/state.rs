@@ -2,12 +2,14 @@
 //!
 //! Nothing here calls another layer. Methods take the instant and return what the engine has to do.
 
+pub(crate) mod chain;
 pub(crate) mod deadline;
-pub(crate) mod fairness;
 pub(crate) mod hold;
 pub(crate) mod id;
 pub(crate) mod jitter;
 pub(crate) mod names;
+pub(crate) mod redisson_turns;
 pub(crate) mod schedule;
+pub(crate) mod ticket;
 pub(crate) mod token;
 pub(crate) mod waiters;

@@ -1,66 +1,41 @@
 //! Taking a lock: from joining the queue to the hold.
+//!
+//! The head of the queue tries once, and then waits in the line at the server, where a release finds it: it holds the lock
+//! when the message of its grant arrives, and asks only rarely whether one was missed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{
-    Demand, Evaluated, Replicated, SubscriptionEvent, Unanswered, Unconfirmed,
-};
-use leasehold_resp as resp;
-use leasehold_resp::Value;
-
+use super::asking::{Asked, read, send};
 use super::context::Context;
+use super::grants;
 use super::hold::{Granted, Hold};
+use super::line::{Line, PassedOn, Standing};
+use super::open_attempt::{Ask, OpenAttempt};
 use super::queue::{Place, Turn, Wake};
 use super::release;
 use super::request::{Request, Wait};
-use super::stand_back::stand_back;
-use super::work_queue::Unfinished;
 use crate::error::{Error, ErrorKind};
-use crate::options::Interop;
-use crate::protocol::{Answer, Attempt, Heard};
-use crate::state::deadline::{Now, token_ttl};
+use crate::protocol::Answer;
+use crate::state::chain::Chain;
+use crate::state::deadline::Now;
 use crate::state::hold::Nest;
-use crate::state::id::HoldId;
+use crate::state::ticket::{Ticket, Verdict, grant_lease};
 use crate::state::token::FencingToken;
 use crate::state::waiters::{Claim, Closed};
 
-/// Beyond the remaining lease of the holder, 1 ms and up to as many more pass before the next attempt: waiters of many
-/// processes all know the same end.
-const SPREAD_MS: u64 = 4;
-
-/// Attempts of a waiter that would hear of a release, while one holder goes on renewing a short lease, become as rare as
-/// this.
-const RARE: Duration = Duration::from_secs(1);
-
-/// Pause between attempts at a lock that is where its slot is being moved to: messages from there do not arrive before the
-/// slot has moved.
-const WHILE_MIGRATING: Duration = Duration::from_millis(250);
+/// Looks of many processes are spread by up to as many per mille.
+const JITTER: u64 = 100;
 
 /// The result of an attempt.
 enum Attempted {
     Granted(Arc<Hold>),
-    /// Others have it.
-    Held(HeldFor),
-}
-
-/// For how long others have the lock.
-struct HeldFor {
-    /// The next attempt is due then, if there is no message before.
-    time: Duration,
-    /// Whether there is a message at a release: not while the server grants nothing because it was restarted, nor while the
-    /// slot is migrating.
-    announced: bool,
-}
-
-impl HeldFor {
-    /// The server was restarted and grants nothing for this long.
-    const fn restarted(time: Duration) -> Self {
-        Self {
-            time,
-            announced: false,
-        }
-    }
+    /// Others have it. A ticket in line knows when to look.
+    Held,
+    /// The ticket was granted it a while ago, and little is left of that.
+    AlmostOver,
+    /// It was taken back since the server's data may have lost locks; for so long.
+    TakenBack(Duration),
 }
 
 /// Takes the lock, or returns `None` when the time to wait is over.
@@ -92,42 +67,18 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
     let Some((mut place, until)) = enter(request)? else {
         return Ok(None);
     };
-    let id = context.next_hold();
-    let is_time_up = || until.is_some_and(|until| until <= Instant::now());
-    let mut asked = false;
-    let mut shortest_pause = Duration::ZERO;
     loop {
         match place.turn(until).await? {
-            // The first attempt is made in any case; another one would take another command timeout.
-            Turn::Mine if asked && is_time_up() => return Ok(None),
             Turn::Mine => {}
             Turn::TimeUp => return Ok(None),
             Turn::Nested(hold) if nest(request, &hold)? => return Ok(Some(hold)),
             Turn::Nested(_) => continue,
         }
-        if !stand_back(request, &place, until).await? {
-            return Ok(None);
+        let taken = contend(request, &mut place, until).await;
+        if let Err(error) = &taken {
+            place.fail_others(terms.replicas, error);
         }
-        let held = match attempt(request, &mut place, id).await {
-            Ok(Attempted::Granted(hold)) => return Ok(Some(hold)),
-            Ok(Attempted::Held(held)) => held,
-            Err(error) => {
-                place.fail_others(terms.replicas, &error);
-                return Err(error);
-            }
-        };
-        asked = true;
-        let is_over = matches!(request.wait, Wait::None) || is_time_up();
-        if is_over {
-            return Ok(None);
-        }
-        let pause = pause(request, &place, &held, shortest_pause);
-        shortest_pause = match wait(request, &mut place, pause, until).await? {
-            Waited::Heard => Duration::ZERO,
-            // Renewed, most likely: a holder that died would be found at the first attempt after its lease.
-            Waited::Unheard => (pause * 2).min(RARE),
-            Waited::TimeUp => return Ok(None),
-        };
+        return taken;
     }
 }
 
@@ -150,239 +101,365 @@ fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> 
     })
 }
 
-/// How long to wait for a message before the next attempt.
-fn pause(request: &Request, place: &Place, held: &HeldFor, shortest: Duration) -> Duration {
-    let jitter = request.context.jitter.below(SPREAD_MS);
-    let at_end = held.time + Duration::from_millis(1 + jitter);
-    // A holder with a lease of a year may release it unheard: ask again every lease of ours.
-    let longest = request.terms.lease;
-    if held.announced && place.is_subscribed() {
-        at_end.min(longest.max(RARE)).max(shortest)
-    } else {
-        at_end.min(longest)
-    }
-}
-
-/// Why a wait ended.
-enum Waited {
-    /// By a message, or by a subscription before which messages may have been missed.
-    Heard,
-    /// By the time for the next attempt.
-    Unheard,
-    TimeUp,
-}
-
-/// Waits until the lock, which others hold, may be free: for a message, at most for `pause`.
-async fn wait(
+/// Contends for the lock at the server, as the head of the queue here.
+async fn contend(
     request: &Request,
     place: &mut Place,
-    pause: Duration,
     until: Option<Instant>,
-) -> Result<Waited, Error> {
-    let free_at = Instant::now() + pause;
+) -> Result<Option<Arc<Hold>>, Error> {
+    let Request { context, name, .. } = request;
+    let is_time_up = || until.is_some_and(|until| until <= Instant::now());
+    let waits = !matches!(request.wait, Wait::None);
+    if !(waits && inherit(request)) {
+        grants::resume(context, name);
+        // A grant must be heard. Until it is known that there is somebody to wait for, no subscription is made.
+        if !waits || is_time_up() || !grants::is_listening(context, name) {
+            if let Attempted::Granted(hold) = attempt(request, place, Ask::Try).await? {
+                return Ok(Some(hold));
+            }
+            if !waits || is_time_up() {
+                return Ok(None);
+            }
+        }
+        // Redisson's channel is of the name, and the grants of all names may be heard already.
+        grants::listen(context, request.protocol, name);
+        stand(request, Instant::now())?;
+    }
     loop {
-        match place.wait(free_at, until).await? {
-            Wake::Channel(SubscriptionEvent::Message(message))
-                if (request.protocol.on_message)(&message) == Heard::Ignore => {}
-            // After a fresh subscription, or without one, messages may have been missed.
-            Wake::Channel(_) => return Ok(Waited::Heard),
-            Wake::Due => return Ok(Waited::Unheard),
-            Wake::TimeUp => return Ok(Waited::TimeUp),
+        let ask = match place.wait(until).await? {
+            Wake::TimeUp => return Ok(None),
+            Wake::Look => look_or_join(request),
+            Wake::Granted => match judge(request) {
+                Verdict::Ignore => continue,
+                Verdict::Look => Ask::Look,
+                Verdict::Over => {
+                    // Passed on, and nobody came for it in time.
+                    take_back(request);
+                    stand(request, Instant::now())?;
+                    continue;
+                }
+                Verdict::Confirm => Ask::Confirm,
+                Verdict::Start {
+                    since,
+                    lease,
+                    token,
+                } => {
+                    let begun = begin_granted(request, place, since, lease, token).await?;
+                    match begun {
+                        Some(hold) => return Ok(Some(hold)),
+                        None => continue,
+                    }
+                }
+            },
+        };
+        let mut attempted = attempt(request, place, ask).await?;
+        if matches!(attempted, Attempted::AlmostOver) {
+            attempted = attempt(request, place, Ask::Confirm).await?;
+        }
+        match attempted {
+            Attempted::Granted(hold) => return Ok(Some(hold)),
+            Attempted::Held | Attempted::AlmostOver => {}
+            Attempted::TakenBack(time) => stand(request, Instant::now() + time)?,
         }
     }
 }
 
-/// One attempt at the server.
-async fn attempt(request: &Request, place: &mut Place, id: HoldId) -> Result<Attempted, Error> {
+/// Goes on with the ticket of the waiter that was the head before, if there is one that is granted for no longer than this
+/// request asks for. Another one is taken back.
+fn inherit(request: &Request) -> bool {
+    let Request { context, name, .. } = request;
+    let lease = request.terms.first_lease();
+    let table = &context.registry.table;
+    let unfit = table.with_line(name, |line| {
+        let standing = line.standing.as_mut()?;
+        let confirms_less = standing
+            .passed
+            .is_some_and(|passed| passed.replicas != request.terms.replicas);
+        if standing.ticket.grant_lease() > lease || confirms_less {
+            return line.standing.take();
+        }
+        standing.lease = standing.lease.max(lease);
+        None
+    });
+    if let Some(standing) = unfit.flatten() {
+        grants::abandon(context, name, Line::with(standing));
+        return false;
+    }
+    let inherits = table.with_line(name, |line| line.standing.is_some());
+    inherits == Some(true)
+}
+
+/// Takes back what the waiters have at the server.
+fn take_back(request: &Request) {
+    let Request { context, name, .. } = request;
+    let table = &context.registry.table;
+    let standing = table.with_line(name, |line| line.standing.take());
+    if let Some(standing) = standing.flatten() {
+        grants::abandon(context, name, Line::with(standing));
+    }
+}
+
+/// Has a new ticket, which joins the line at `look_at`.
+fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
     let Request {
-        context, protocol, ..
+        context,
+        name,
+        protocol,
+        ..
     } = request;
+    let lease = request.terms.first_lease();
+    let granted_for = grant_lease(lease, context.round_trip());
+    if granted_for < lease {
+        // A grant has to be confirmed.
+        context.registry.start_worker()?;
+    }
+    let id = context.next_hold();
+    let table = &context.registry.table;
+    let with_block = table.has_followers(name);
+    let standing = Standing {
+        protocol,
+        ticket: Ticket::new(id, granted_for, with_block, look_at),
+        lease,
+        passed: None,
+        unanswered: leasehold_cluster::Unanswered::default(),
+        unfinished: context.registry.work.unfinished(),
+    };
+    let former = table.with_line(name, |line| line.standing.replace(standing));
+    drop(former);
+    table.stand(id.number(), name);
+    Ok(())
+}
+
+fn look_or_join(request: &Request) -> Ask {
+    let joined = request
+        .context
+        .registry
+        .table
+        .with_line(&request.name, |line| {
+            let standing = line.standing.as_ref();
+            standing.is_some_and(|standing| standing.ticket.has_joined())
+        });
+    if joined == Some(true) {
+        Ask::Look
+    } else {
+        Ask::Join
+    }
+}
+
+fn judge(request: &Request) -> Verdict {
+    let strict = request.terms.quorum().is_some();
+    let now = Now::read();
+    let verdict = request
+        .context
+        .registry
+        .table
+        .with_line(&request.name, |line| {
+            let standing = line.standing.as_mut()?;
+            Some(standing.ticket.judge(now, strict))
+        });
+    verdict.flatten().unwrap_or(Verdict::Ignore)
+}
+
+/// The hold of a grant that needs no confirmation now; `None` if nothing may be granted, or nothing is left of it.
+async fn begin_granted(
+    request: &Request,
+    place: &mut Place,
+    since: Now,
+    lease: Duration,
+    token: u64,
+) -> Result<Option<Arc<Hold>>, Error> {
+    let Request { context, name, .. } = request;
+    let deadline = Instant::now() + context.config.command_timeout;
+    let mut open = OpenAttempt::begin(request, Ask::Confirm);
+    if let Some(left) = restart_grace(request, deadline).await? {
+        // Granted by somebody who does not keep to it. It is released, and asked for again later.
+        drop(open);
+        stand(request, Instant::now() + left)?;
+        return Ok(None);
+    }
+    let token = FencingToken::new(token);
+    context.saw(token);
+    let now = Now::read();
+    let (has_block, passed) = of_standing(request);
+    let chain = match passed {
+        Some(passed) => Some(passed.chain),
+        None => has_block.then(|| {
+            let changes = context.client.changes();
+            Chain::begin(token.as_u64(), now.monotonic, changes)
+        }),
+    };
+    let hold = Hold::new(Granted {
+        protocol: request.protocol,
+        name: Arc::clone(name),
+        id: open.id(),
+        token: Some(token),
+        terms: request.terms,
+        owner: request.owner.clone(),
+        acknowledged: passed.map_or(0, |passed| passed.acknowledged),
+        since: if passed.is_some() { now } else { since },
+        lease,
+        lease_since: since,
+        chain,
+        unanswered: open.unanswered().clone(),
+        ticket: None,
+    });
+    if !hold.is_live() {
+        open.settle();
+        return Ok(None);
+    }
+    begin(request, place, &hold, &mut open)?;
+    Ok(Some(hold))
+}
+
+/// Whether the ticket was granted with a block of tokens, and what it became of a hold that was passed on.
+fn of_standing(request: &Request) -> (bool, Option<PassedOn>) {
+    let table = &request.context.registry.table;
+    let known = table.with_line(&request.name, |line| {
+        let standing = line.standing.as_ref()?;
+        Some((standing.ticket.has_block(), standing.passed))
+    });
+    known.flatten().unwrap_or((false, None))
+}
+
+/// One attempt at the server.
+async fn attempt(request: &Request, place: &mut Place, ask: Ask) -> Result<Attempted, Error> {
+    let Request { context, .. } = request;
     let deadline = Instant::now() + context.config.command_timeout;
     if let Some(left) = restart_grace(request, deadline).await? {
-        return Ok(Attempted::Held(HeldFor::restarted(left)));
+        with_ticket(request, |ticket| ticket.put_off(left, Instant::now()));
+        return Ok(Attempted::Held);
     }
-    // Dropped before the place: the release leaves before the next waiter here is woken.
-    let mut open = OpenAttempt::new(request, id);
-    let reply = match ask(request, &id, deadline, &mut open.unanswered).await {
+    // Dropped before the place: what ends it leaves before the next waiter here is woken.
+    let mut open = OpenAttempt::begin(request, ask);
+    let with_block = match ask {
+        Ask::Try => context.registry.table.has_followers(&request.name),
+        Ask::Join => of_standing(request).0,
+        Ask::Look | Ask::Confirm => false,
+    };
+    let changes = context.client.changes();
+    let reply = match send(request, ask, with_block, deadline, &mut open).await {
         Ok(Asked::Replied(reply)) => reply,
-        Ok(Asked::Untrusted { left, ran }) => {
-            if !ran {
-                open.settle();
-            }
-            return Ok(Attempted::Held(HeldFor::restarted(left)));
+        Ok(Asked::Untrusted { left, ran: true }) => return Ok(Attempted::TakenBack(left)),
+        Ok(Asked::Untrusted { left, ran: false }) => {
+            open.settle();
+            with_ticket(request, |ticket| ticket.put_off(left, Instant::now()));
+            return Ok(Attempted::Held);
         }
         Err(error) => {
             let may_have_executed = error.may_have_executed();
             let error = Error::from_client(error);
             // The scripts check types before they write.
             if !may_have_executed || error.kind() == ErrorKind::WrongType {
-                open.settle();
+                open.settle_unless_in_line();
             }
             return Err(error);
         }
     };
-    let Evaluated {
-        value, migrating, ..
-    } = reply.evaluated;
-    let token = match (protocol.read_acquire)(&value) {
-        Some(Answer::Granted { token }) => token,
+    let now = Instant::now();
+    let evaluated = &reply.evaluated;
+    context.note_round_trip(now - evaluated.sent);
+    let sent = Now {
+        monotonic: evaluated.sent,
+        wall: evaluated.sent_wall,
+    };
+    let (token, left) = match read(request, ask, &evaluated.value) {
+        Some(Answer::Granted { token, left }) => (token, left),
         Some(Answer::NoExpiry) => {
-            open.settle();
+            open.settle_unless_in_line();
             return Err(Error::no_expiry());
         }
-        Some(Answer::Held(ttl)) => {
+        Some(Answer::Placed(placed)) => {
             open.settle();
-            let now = Instant::now();
-            let messages = place.new_messages();
-            context
-                .fairness()
-                .met(request.name.hash(), now + ttl, messages, now);
-            let longest = if migrating { WHILE_MIGRATING } else { ttl };
-            return Ok(Attempted::Held(HeldFor {
-                time: ttl.min(longest),
-                announced: !migrating,
-            }));
+            let (source, jitter) = (evaluated.source, context.jitter.below(JITTER));
+            with_ticket(request, |ticket| {
+                ticket.placed(placed, sent, source, now, jitter);
+            });
+            return Ok(Attempted::Held);
         }
-        None => return Err(Error::unexpected(&value)),
+        Some(Answer::Held(held)) => {
+            open.settle();
+            with_ticket(request, |ticket| match ask {
+                Ask::Confirm => ticket.look_now(now),
+                _ => ticket.not_placed(held, now),
+            });
+            return Ok(Attempted::Held);
+        }
+        None => return Err(Error::unexpected(&evaluated.value)),
     };
     if let Some(token) = token {
         context.saw(token);
     }
+    let needed = grant_lease(request.terms.first_lease(), context.round_trip()) / 4;
+    if ask != Ask::Confirm
+        && open.ticket().is_some()
+        && left.is_some_and(|left| left.saturating_sub(now - evaluated.sent) < needed)
+    {
+        // Its message was lost, or is late. A hold that begins with that little may end before its first renewal.
+        open.settle();
+        return Ok(Attempted::AlmostOver);
+    }
     // The server may have been restarted between the question and the grant. The attempt is still open.
     if let Some(left) = restart_grace(request, deadline).await? {
-        return Ok(Attempted::Held(HeldFor::restarted(left)));
+        return Ok(Attempted::TakenBack(left));
     }
-    let since = Now {
-        monotonic: reply.evaluated.sent,
-        wall: reply.evaluated.sent_wall,
-    };
-    let granted = Granted {
-        protocol,
+    let hold = Hold::new(Granted {
+        protocol: request.protocol,
         name: Arc::clone(&request.name),
-        id,
+        id: open.id(),
         token,
         terms: request.terms,
         owner: request.owner.clone(),
         acknowledged: reply.confirmed?,
-        since,
+        since: sent,
+        lease: left.unwrap_or_else(|| request.terms.first_lease()),
+        lease_since: sent,
+        // A hold that was there before the request that was answered has the token of that, and its block is not known.
+        chain: token
+            .filter(|_| with_block && left.is_none() && !evaluated.repeated)
+            .map(|token| Chain::begin(token.as_u64(), now, changes)),
         // Late requests of earlier attempts that could not be killed: they are outlived by the release.
-        unanswered: open.unanswered.clone(),
-    };
-    let hold = hold(granted)?;
-    hold.keep(Arc::<Context>::clone(context));
-    // If the locks were shut down meanwhile, the attempt is still open.
-    place.grant(&hold)?;
-    open.settle();
-    begin(request, &hold, since.monotonic);
+        unanswered: open.unanswered().clone(),
+        ticket: evaluated.repeated.then(|| open.ticket()).flatten(),
+    });
+    if !hold.is_live() {
+        let lease = request.terms.first_lease();
+        return Err(Error::new(
+            ErrorKind::Lost,
+            format!("the answer took longer than the lease of {lease:?}"),
+        ));
+    }
+    begin(request, place, &hold, &mut open)?;
     Ok(Attempted::Granted(hold))
 }
 
-/// The hold of a grant, if there is anything left of it.
-fn hold(granted: Granted) -> Result<Arc<Hold>, Error> {
-    let hold = Hold::new(granted);
-    if hold.is_live() {
-        return Ok(hold);
-    }
-    let lease = hold.terms.first_lease();
-    Err(Error::new(
-        ErrorKind::Lost,
-        format!("the answer took longer than the lease of {lease:?}"),
-    ))
+/// Changes the ticket, if the request has one.
+fn with_ticket(request: &Request, then: impl FnOnce(&mut Ticket)) {
+    let table = &request.context.registry.table;
+    table.with_line(&request.name, |line| {
+        line.standing
+            .as_mut()
+            .map(|standing| then(&mut standing.ticket))
+    });
 }
 
-/// `hold` begins: it counts for fairness, nests for its owner, and is renewed.
-fn begin(request: &Request, hold: &Arc<Hold>, sent: Instant) {
-    let Request { context, name, .. } = request;
-    let token = hold.token.map_or(0, FencingToken::as_u64);
-    context.fairness().granted(name.hash(), token);
+/// `hold` begins: it takes the place and the ticket, nests for its owner, and is renewed. If the locks were shut down
+/// meanwhile, the attempt stays open.
+fn begin(
+    request: &Request,
+    place: &mut Place,
+    hold: &Arc<Hold>,
+    open: &mut OpenAttempt<'_>,
+) -> Result<(), Error> {
+    let context = &request.context;
+    hold.keep(Arc::<Context>::clone(context));
+    open.grant(place, hold)?;
     if let Some(owner) = &request.owner {
         owner.remember(hold);
     }
-    if request.terms.needs_renewal() {
-        context.registry.work.renew(hold, sent);
+    if hold.needs_renewal() {
+        context.registry.work.renew(hold);
     }
-}
-
-/// The server's reply to an attempt.
-struct Reply {
-    evaluated: Evaluated,
-    /// How many replicas confirmed it; an error if that is too few.
-    confirmed: Result<usize, Error>,
-}
-
-/// The outcome of a request.
-enum Asked {
-    Replied(Reply),
-    /// The data of the master are too young to grant anything; `ran` if the acquire ran before that was known.
-    Untrusted {
-        left: Duration,
-        ran: bool,
-    },
-}
-
-/// Sends the acquire, and has it confirmed by replicas if that was asked for. Connections over which it was sent without an
-/// answer are noted in `unanswered`.
-async fn ask(
-    request: &Request,
-    id: &HoldId,
-    deadline: Instant,
-    unanswered: &mut Unanswered,
-) -> Result<Asked, resp::Error> {
-    let Request {
-        context,
-        protocol,
-        terms,
-        ..
-    } = request;
-    let lease = terms.first_lease();
-    let attempt = Attempt {
-        name: &request.name,
-        id,
-        lease,
-        counter_ttl: match context.config.interop {
-            Interop::Off => Some(token_ttl(lease)),
-            Interop::Redisson => None,
-        },
-        highest_token: context.highest_token(),
-    };
-    let (call, single_key) = (
-        (protocol.acquire)(&attempt),
-        (protocol.acquire_single_key)(&attempt),
-    );
-    let (call, single_key) = (call.slices(), single_key.slices());
-    let single_key = single_key.call();
-    let call = call.call().with_single_key_fallback(&single_key);
-    let Some(quorum) = terms.quorum() else {
-        let evaluated = context.client.eval_tracked(&call, deadline, unanswered);
-        return Ok(Asked::Replied(Reply {
-            evaluated: evaluated.await?,
-            confirmed: Ok(0),
-        }));
-    };
-    let is_granted = |value: &Value| {
-        let answer = (protocol.read_acquire)(value);
-        matches!(answer, Some(Answer::Granted { .. }))
-    };
-    let demand = Demand {
-        quorum,
-        lease,
-        guard: context.guard_time(lease),
-    };
-    let replicated = context
-        .client
-        .eval_replicated(&call, &demand, deadline, is_granted, unanswered)
-        .await?;
-    let confirmed = match replicated {
-        Replicated::Untrusted { left, ran } => return Ok(Asked::Untrusted { left, ran }),
-        Replicated::Ran(confirmed) => confirmed,
-    };
-    Ok(Asked::Replied(Reply {
-        evaluated: confirmed.evaluated,
-        confirmed: confirmed.confirmation.map_err(|why| match why {
-            Unconfirmed::Refused(refusal) => Error::not_replicated(&refusal),
-            Unconfirmed::Failed(error) => Error::unconfirmed(error),
-        }),
-    }))
+    Ok(())
 }
 
 /// How long the server grants nothing because it was restarted, if that is asked for.
@@ -415,55 +492,6 @@ fn nest(request: &Request, hold: &Hold) -> Result<bool, Error> {
         Nest::Over => Ok(false),
         Nest::Lost(reason) => Err(Error::new(ErrorKind::Lost, reason.to_string())),
         Nest::Refused(missing) => Err(Error::new(ErrorKind::Nested, missing)),
-    }
-}
-
-/// An attempt without an outcome. Unless it is settled, a release of the same hold follows it: a request that timed out, or
-/// whose future was dropped, may still run later.
-struct OpenAttempt<'a> {
-    request: &'a Request,
-    id: HoldId,
-    /// Where it was sent without an answer.
-    unanswered: Unanswered,
-    unfinished: Option<Unfinished>,
-}
-
-impl<'a> OpenAttempt<'a> {
-    fn new(request: &'a Request, id: HoldId) -> Self {
-        Self {
-            request,
-            id,
-            unanswered: Unanswered::default(),
-            unfinished: Some(request.context.registry.work.unfinished()),
-        }
-    }
-
-    /// Nothing is left on the server, or what is left has a guard.
-    fn settle(&mut self) {
-        self.unfinished = None;
-    }
-}
-
-impl Drop for OpenAttempt<'_> {
-    fn drop(&mut self) {
-        if let Some(unfinished) = self.unfinished.take() {
-            let Request {
-                context,
-                protocol,
-                name,
-                terms,
-                ..
-            } = self.request;
-            let end = release::Withdrawn {
-                protocol,
-                name: Arc::clone(name),
-                id: self.id,
-                lease: terms.first_lease(),
-                unanswered: std::mem::take(&mut self.unanswered),
-                unfinished,
-            };
-            release::withdraw(context, end);
-        }
     }
 }
 

@@ -3,19 +3,19 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold_cluster::Client;
+use leasehold_cluster::{Client, Subscription};
 
 use super::registry::Registry;
 use super::sync::lock;
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::state::deadline::millis;
-use crate::state::fairness::Fairness;
 use crate::state::id::{ClientId, HoldId};
 use crate::state::jitter::Jitter;
 use crate::state::names::Name;
+use crate::state::redisson_turns::RedissonTurns;
 use crate::state::token::FencingToken;
 
 pub(crate) struct Context {
@@ -23,7 +23,12 @@ pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: Config,
     pub(crate) jitter: Jitter,
-    fairness: Mutex<Fairness>,
+    /// To the grants of all tickets, where channels belong to no slot. Made at the first wait, and kept.
+    grants: Mutex<Option<Subscription>>,
+    /// Of Redisson's waiters.
+    redisson_turns: Mutex<RedissonTurns>,
+    /// The latest round trip of an acquire, in microseconds.
+    round_trip: AtomicU64,
     /// The highest fencing token seen here.
     highest_token: AtomicU64,
     /// The longest lease that was asked for here, in milliseconds.
@@ -62,7 +67,9 @@ impl Context {
             registry,
             config,
             jitter: Jitter::new(id.seed()),
-            fairness: Mutex::new(Fairness::new()),
+            grants: Mutex::new(None),
+            redisson_turns: Mutex::new(RedissonTurns::new()),
+            round_trip: AtomicU64::new(0),
             highest_token: AtomicU64::new(0),
             longest_lease: AtomicU64::new(longest_lease),
             id,
@@ -106,9 +113,30 @@ impl Context {
         self.config.restart_grace.unwrap_or(longest)
     }
 
-    /// A leaf in the order of mutexes.
-    pub(crate) fn fairness(&self) -> MutexGuard<'_, Fairness> {
-        lock(&self.fairness)
+    /// The id of the hold with this number.
+    pub(crate) fn hold(&self, number: u64) -> HoldId {
+        HoldId::new(&self.id, number)
+    }
+
+    /// The subscription to grants, where channels belong to no slot. Under it the client's own mutexes may be locked, and
+    /// nothing else.
+    pub(crate) fn grants(&self) -> MutexGuard<'_, Option<Subscription>> {
+        lock(&self.grants)
+    }
+
+    /// Whether this release of `name` may leave the lock to Redisson.
+    pub(crate) fn is_open_release(&self, name: &Name) -> bool {
+        lock(&self.redisson_turns).is_open(name.hash(), Instant::now())
+    }
+
+    /// How long the latest acquire took.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn note_round_trip(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.round_trip.store(micros, Ordering::Relaxed);
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -32,7 +32,7 @@ impl Drop for Handle {
         }
         let mut watched = false;
         for hold in registry.table.all_holds() {
-            if !hold.terms.needs_renewal() {
+            if !hold.needs_renewal() {
                 registry.work.watch(&hold);
                 watched = true;
             }

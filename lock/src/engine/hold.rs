@@ -13,10 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::sync::lock;
 use crate::options::Terms;
 use crate::protocol::Protocol;
+use crate::state::chain::Chain;
 use crate::state::deadline::Now;
 use crate::state::hold::HoldState;
 use crate::state::id::HoldId;
 use crate::state::names::Name;
+use crate::state::ticket::TicketText;
 use crate::state::token::FencingToken;
 
 /// Upper bound on each sleep while waiting for a hold to end: timers follow the monotonic clock, which stands still while
@@ -37,6 +39,10 @@ pub(crate) struct Hold {
     pub(crate) acknowledged: usize,
     /// Connections over which an acquire of it may still arrive late.
     pub(crate) unanswered: Unanswered,
+    /// The ticket, if a repeated request may have left it in line.
+    pub(crate) ticket: Option<TicketText>,
+    /// How it may be passed on within the process, if it may.
+    pub(crate) chain: Option<Chain>,
     state: Mutex<HoldState>,
     /// Keeps the context, and so the connection, until it ends.
     anchor: Mutex<Option<Anchor>>,
@@ -59,8 +65,15 @@ pub(crate) struct Granted {
     pub(crate) terms: Terms,
     pub(crate) owner: Option<Arc<OwnerHolds>>,
     pub(crate) acknowledged: usize,
-    /// When the request that was granted was sent.
+    /// When it begins: `max_hold` counts from here.
     pub(crate) since: Now,
+    /// The lease, and when it began at the latest.
+    pub(crate) lease: Duration,
+    pub(crate) lease_since: Now,
+    /// How it may be passed on within the process, if it may.
+    pub(crate) chain: Option<Chain>,
+    /// The ticket, if it may be in line still.
+    pub(crate) ticket: Option<TicketText>,
     pub(crate) unanswered: Unanswered,
 }
 
@@ -74,7 +87,12 @@ pub(crate) struct OwnerHolds {
 impl Hold {
     /// A hold with one guard.
     pub(crate) fn new(granted: Granted) -> Arc<Self> {
-        let state = HoldState::new(granted.terms, granted.since);
+        let state = HoldState::new(
+            granted.terms,
+            granted.since,
+            granted.lease_since,
+            granted.lease,
+        );
         Arc::new(Self {
             protocol: granted.protocol,
             name: granted.name,
@@ -84,6 +102,8 @@ impl Hold {
             owner: granted.owner,
             acknowledged: granted.acknowledged,
             unanswered: granted.unanswered,
+            ticket: granted.ticket,
+            chain: granted.chain,
             state: Mutex::new(state),
             anchor: Mutex::new(None),
             ended: Notify::new(),
@@ -104,6 +124,11 @@ impl Hold {
     /// How long it may be trusted; zero when it is over.
     pub(crate) fn left(&self) -> Duration {
         self.state().left(Now::read())
+    }
+
+    /// Whether there will be anything to renew.
+    pub(crate) fn needs_renewal(&self) -> bool {
+        self.state().needs_renewal()
     }
 
     /// How long to sleep at most before its clocks are read again.

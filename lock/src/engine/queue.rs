@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
-use leasehold_cluster::{Subscription, SubscriptionEvent};
 use tokio::time::Sleep;
 
 use super::context::Context;
 use super::hold::Hold;
-use super::release;
+use super::{grants, release};
 use crate::error::Error;
 use crate::options::Replicas;
 use crate::state::names::Name;
@@ -22,11 +21,8 @@ use crate::state::waiters::{Claim, Closed, Position};
 pub(crate) struct Place {
     context: Arc<Context>,
     name: Arc<Name>,
-    ticket: Option<u64>,
-    /// Hears of releases elsewhere, while this is the head and needed it.
-    subscription: Option<Subscription>,
-    /// Messages that were counted.
-    messages: u64,
+    /// `None` once the lock was granted.
+    number: Option<u64>,
 }
 
 /// The end of a wait in the queue.
@@ -40,13 +36,13 @@ pub(crate) enum Turn {
     TimeUp,
 }
 
-/// Why a wait for the release of a lock elsewhere ended.
-#[derive(Debug)]
+/// Why a wait in the line at the server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// The channel has something for the waiter: a message, or a subscription before which messages may have been missed.
-    Channel(SubscriptionEvent),
-    /// The lease of the holder is over, if it was not renewed.
-    Due,
+    /// The message of a grant arrived.
+    Granted,
+    /// It is time to look.
+    Look,
     /// The time to wait is over.
     TimeUp,
 }
@@ -58,8 +54,8 @@ impl Place {
         name: &Arc<Name>,
         claim: Claim,
     ) -> Result<Self, Closed> {
-        let ticket = context.registry.table.enter(name, claim)?;
-        Ok(Self::new(context, name, ticket))
+        let number = context.registry.table.enter(name, claim)?;
+        Ok(Self::new(context, name, number))
     }
 
     /// Joins the queue if that means to be its head.
@@ -73,17 +69,15 @@ impl Place {
             // One that has run out ends here.
             release::check(registry, &hold);
         }
-        let ticket = registry.table.enter_if_free(name, claim)?;
-        Ok(ticket.map(|ticket| Self::new(context, name, ticket)))
+        let number = registry.table.enter_if_free(name, claim)?;
+        Ok(number.map(|number| Self::new(context, name, number)))
     }
 
-    fn new(context: &Arc<Context>, name: &Arc<Name>, ticket: u64) -> Self {
+    fn new(context: &Arc<Context>, name: &Arc<Name>, number: u64) -> Self {
         Self {
             context: Arc::clone(context),
             name: Arc::clone(name),
-            ticket: Some(ticket),
-            subscription: None,
-            messages: 0,
+            number: Some(number),
         }
     }
 
@@ -92,7 +86,7 @@ impl Place {
         let mut alarm = pin!(None);
         poll_fn(|cx| {
             loop {
-                let check_at = match position(&self.context, &self.name, self.ticket, cx) {
+                let check_at = match position(&self.context, &self.name, self.number, cx) {
                     Position::Free => return Poll::Ready(Ok(Turn::Mine)),
                     Position::Failed(error) => return Poll::Ready(Err(error)),
                     Position::Closed => return Poll::Ready(Err(Error::closed())),
@@ -123,80 +117,45 @@ impl Place {
         .await
     }
 
-    /// Waits until the lock, which others hold until `free_at` unless they renew it, may be free, or until `until`.
-    ///
-    /// A release elsewhere ends the wait, and so does a fresh subscription: what was published before it was missed. When
-    /// the holder dies nothing is published, so the wait ends with its lease, too.
-    pub(crate) async fn wait(
-        &mut self,
-        free_at: Instant,
-        until: Option<Instant>,
-    ) -> Result<Wake, Error> {
+    /// Waits for the grant of the ticket in line, for the time of its next look, or until `until`.
+    pub(crate) async fn wait(&self, until: Option<Instant>) -> Result<Wake, Error> {
         let Self {
             context,
             name,
-            ticket,
-            subscription,
-            messages,
+            number,
         } = self;
-        let subscription = match subscription {
-            Some(known) => known,
-            none => {
-                let known = context.registry.table.take_subscription(name);
-                let subscription =
-                    known.unwrap_or_else(|| context.client.subscribe(name.channel().as_bytes()));
-                *messages = subscription.received();
-                none.insert(subscription)
-            }
-        };
-        let mut event = pin!(subscription.next());
-        let at = until.map_or(free_at, |until| until.min(free_at));
         let mut alarm = pin!(None);
         poll_fn(|cx| {
-            if matches!(position(context, name, *ticket, cx), Position::Closed) {
+            // From here on the waker is known to whatever changes the ticket.
+            if matches!(position(context, name, *number, cx), Position::Closed) {
                 return Poll::Ready(Err(Error::closed()));
             }
-            if let Poll::Ready(event) = event.as_mut().poll(cx) {
-                return Poll::Ready(Ok(Wake::Channel(event)));
-            }
-            let on_time = || {
-                if at == free_at {
-                    Wake::Due
-                } else {
-                    Wake::TimeUp
-                }
+            let state = context.registry.table.with_line(name, |line| {
+                let ticket = &line.standing.as_ref()?.ticket;
+                Some((ticket.has_grant(), ticket.look_at()))
+            });
+            let Some((has_grant, look_at)) = state.flatten() else {
+                return Poll::Ready(Err(Error::closed()));
             };
-            poll_alarm(alarm.as_mut(), at, cx).map(|()| Ok(on_time()))
-        })
-        .await
-    }
-
-    /// Whether releases elsewhere are heard here.
-    pub(crate) fn is_subscribed(&self) -> bool {
-        let subscription = self.subscription.as_ref();
-        subscription.is_some_and(Subscription::is_confirmed)
-    }
-
-    /// Messages since this was asked for last.
-    pub(crate) fn new_messages(&mut self) -> u64 {
-        let known = self.messages;
-        if let Some(subscription) = &self.subscription {
-            self.messages = subscription.received();
-        }
-        self.messages - known
-    }
-
-    /// Pauses until `at`.
-    pub(crate) async fn pause(&self, at: Instant) -> Result<(), Error> {
-        let mut alarm = pin!(None);
-        poll_fn(|cx| {
-            if matches!(
-                position(&self.context, &self.name, self.ticket, cx),
-                Position::Closed
-            ) {
-                return Poll::Ready(Err(Error::closed()));
+            if has_grant {
+                return Poll::Ready(Ok(Wake::Granted));
             }
-            poll_alarm(alarm.as_mut(), at, cx).map(Ok)
+            let now = Instant::now();
+            if until.is_some_and(|until| until <= now) {
+                return Poll::Ready(Ok(Wake::TimeUp));
+            }
+            if look_at <= now {
+                return Poll::Ready(Ok(Wake::Look));
+            }
+            let at = until.map_or(look_at, |until| until.min(look_at));
+            if poll_alarm(alarm.as_mut(), at, cx).is_pending() {
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(if at == look_at {
+                Wake::Look
+            } else {
+                Wake::TimeUp
+            }))
         })
         .await
     }
@@ -209,15 +168,11 @@ impl Place {
 
     /// The lock was granted: the place becomes `hold`, and the next waiter here the head.
     pub(crate) fn grant(&mut self, hold: &Arc<Hold>) -> Result<(), Closed> {
-        let Some(ticket) = self.ticket else {
+        let Some(number) = self.number else {
             return Err(Closed);
         };
-        let subscription = self.subscription.take();
-        self.context
-            .registry
-            .table
-            .grant(ticket, hold, subscription)?;
-        self.ticket = None;
+        self.context.registry.table.grant(number, hold)?;
+        self.number = None;
         Ok(())
     }
 }
@@ -225,11 +180,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let registry = &self.context.registry;
-        if let Some(ticket) = self.ticket.take()
+        if let Some(number) = self.number.take()
             && !registry.home.is_elsewhere()
+            && let Some(line) = registry.table.leave(&self.name, number)
         {
-            let table = &registry.table;
-            table.leave(&self.name, ticket, self.subscription.take());
+            grants::abandon(&self.context, &self.name, line);
         }
     }
 }
@@ -237,11 +192,11 @@ impl Drop for Place {
 fn position(
     context: &Context,
     name: &Arc<Name>,
-    ticket: Option<u64>,
+    number: Option<u64>,
     cx: &TaskContext<'_>,
 ) -> Position<Arc<Hold>, Error> {
-    ticket.map_or(Position::Closed, |ticket| {
-        context.registry.table.position(name, ticket, cx.waker())
+    number.map_or(Position::Closed, |number| {
+        context.registry.table.position(name, number, cx.waker())
     })
 }
 

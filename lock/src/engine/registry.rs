@@ -8,6 +8,7 @@ use super::home::Home;
 use super::table::Table;
 use super::work_queue::WorkQueue;
 use crate::error::{Error, ErrorKind};
+use crate::options::Interop;
 
 /// Starts the renewal worker.
 pub(crate) type SpawnWorker = Box<dyn Fn(Arc<Registry>) -> io::Result<()> + Send + Sync>;
@@ -17,16 +18,18 @@ pub(crate) struct Registry {
     pub(crate) work: WorkQueue,
     /// The process whose locks these are.
     pub(crate) home: Home,
+    pub(crate) interop: Interop,
     spawn: SpawnWorker,
 }
 
 impl Registry {
     /// An empty registry. `spawn` starts the worker when there is work for it.
-    pub(crate) fn new(seed: u64, spawn: SpawnWorker) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, interop: Interop, spawn: SpawnWorker) -> Arc<Self> {
         Arc::new(Self {
             table: Table::new(),
             work: WorkQueue::new(seed),
             home: Home::here(),
+            interop,
             spawn,
         })
     }

@@ -14,15 +14,17 @@ use leasehold_resp::{ServerErrorKind, Value};
 
 use super::context::Context;
 use super::hold::Hold;
+use super::line::{PassedOn, Standing};
 use super::registry::Registry;
 use super::work_queue::{PendingEnd, Unfinished};
 use crate::error::{Error, ErrorKind, LostReason};
-use crate::protocol::call::Call;
-use crate::protocol::{End, Ended, Protocol};
-use crate::state::deadline::Now;
+use crate::options::Interop;
+use crate::protocol::{Announced, End, Ended, Protocol};
+use crate::state::deadline::{Deadline, Now};
 use crate::state::hold::{Ending, Leave, Status};
 use crate::state::id::HoldId;
 use crate::state::names::Name;
+use crate::state::ticket::{Passed, Ticket, TicketText};
 
 /// The result of [`Guard::release`](crate::Guard::release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +44,8 @@ enum Left {
     Nested,
     /// The server has nothing to release.
     Gone,
+    /// The next waiter here has it.
+    PassedOn,
     /// A release is under way.
     Releasing(Releasing),
 }
@@ -49,8 +53,6 @@ enum Left {
 /// A release under way.
 struct Releasing {
     submitted: SubmittedEnd,
-    /// Whether this process is among those that receive its message.
-    subscribed: bool,
     unfinished: Unfinished,
 }
 
@@ -83,10 +85,10 @@ pub(crate) fn lose(registry: &Registry, hold: &Hold, reason: LostReason) {
 
 /// Releases `hold`, which was lost although the server may still have it: the worker sees to it.
 pub(crate) fn end_lost(registry: &Registry, client: &Client, hold: &Hold) {
-    let call = release_of(client, hold).to_owned();
     let (unanswered, unfinished) = (hold.unanswered.clone(), registry.work.unfinished());
+    let end = end_of(registry, client, hold);
     let lease = hold.terms.lease;
-    let end = PendingEnd::new(call, lease, unanswered, unfinished);
+    let end = PendingEnd::new(hold.protocol, &end, lease, unanswered, unfinished);
     registry.work.finish(end);
 }
 
@@ -108,7 +110,7 @@ pub(crate) async fn over(registry: &Registry, hold: &Hold) -> LostReason {
 pub(crate) fn shut_down(context: &Arc<Context>, hold: &Arc<Hold>) {
     let ended = hold.state().lose(LostReason::Closed);
     if let Ok(ending) = ended
-        && let Some(releasing) = carry_out(context, hold, &ending)
+        && let Left::Releasing(releasing) = carry_out(context, hold, &ending)
     {
         detach(context, hold, releasing);
     }
@@ -131,11 +133,11 @@ pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<
     }
     let Releasing {
         submitted,
-        subscribed,
         unfinished,
     } = match leave(context, hold) {
         Left::Nested => return Ok(Release::StillHeld),
         Left::Gone => return Ok(Release::AlreadyGone),
+        Left::PassedOn => return Ok(Release::Released),
         Left::Releasing(releasing) => releasing,
     };
     let mut pending = Pending {
@@ -148,7 +150,7 @@ pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<
     let ended = submitted.await;
     pending.unanswered = ended.unanswered;
     let outcome = match ended.outcome {
-        Err(error) if is_retryable(&error) => {
+        Err(error) if leaves_work(&error) => {
             repeated = error.may_have_executed();
             pending.repeat().await.map(|(value, again)| {
                 repeated |= again;
@@ -169,8 +171,8 @@ pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<
         }
     };
     pending.settle();
-    match read(context, hold, &value, subscribed) {
-        Some(Ended::Released { .. }) => Ok(Release::Released),
+    match (hold.protocol.read_release)(&value) {
+        Some(Ended::Released) => Ok(Release::Released),
         // An earlier attempt of ours may have been the one that ended it.
         Some(Ended::AlreadyGone) if repeated => Err(about(Error::new(
             ErrorKind::Unknown,
@@ -186,44 +188,68 @@ pub(crate) struct Withdrawn {
     pub(crate) protocol: &'static Protocol,
     pub(crate) name: Arc<Name>,
     pub(crate) id: HoldId,
+    /// The ticket, if it may be in line.
+    pub(crate) ticket: Option<TicketText>,
     pub(crate) lease: Duration,
-    /// Where it was sent without an answer.
-    pub(crate) unanswered: Unanswered,
-    pub(crate) unfinished: Unfinished,
 }
 
 /// An attempt is given up that may have been sent, or may still run later: what it leaves is removed, and what may still
 /// run is killed first.
-pub(crate) fn withdraw(context: &Arc<Context>, withdrawn: Withdrawn) {
-    let Withdrawn {
-        protocol,
-        name,
-        id,
-        lease,
-        unanswered,
-        unfinished,
-    } = withdrawn;
+///
+/// It was sent over the connections in `unanswered` without an answer.
+pub(crate) fn withdraw(
+    context: &Arc<Context>,
+    withdrawn: Withdrawn,
+    unanswered: Unanswered,
+    unfinished: Unfinished,
+) {
     if context.registry.home.is_elsewhere() {
         return;
     }
-    let call = (protocol.withdraw)(&end_of(&context.client, &name, &id));
+    let call = (withdrawn.protocol.release)(&withdrawn.end(context));
     let submitted = context.client.submit_end(&call.slices().call(), unanswered);
     let context = Arc::clone(context);
     submitted.detach(move |ended| {
         if let Some(unanswered) = left_to_do(ended.outcome.as_ref().err(), ended.unanswered) {
-            let call = (protocol.withdraw)(&end_of(&context.client, &name, &id));
-            finish_later(&context, &call, lease, unanswered, unfinished);
+            let Withdrawn {
+                protocol, lease, ..
+            } = withdrawn;
+            let end = withdrawn.end(&context);
+            let end = PendingEnd::new(protocol, &end, lease, unanswered, unfinished);
+            finish_later(&context, end);
         }
     });
+}
+
+impl Withdrawn {
+    fn end<'a>(&'a self, context: &Context) -> End<'a> {
+        let ticket = self.ticket.as_ref().map(TicketText::as_bytes);
+        End {
+            ticket,
+            ..end(
+                &context.registry,
+                &context.client,
+                (&self.name, &self.id, self.lease),
+            )
+        }
+    }
 }
 
 /// The work that an end with this error leaves to the worker, if any: `None` if nothing is left, or nothing can be done.
 fn left_to_do(error: Option<&resp::Error>, unanswered: Unanswered) -> Option<Unanswered> {
     let is_needed = match error {
-        Some(error) => is_retryable(error),
+        Some(error) => leaves_work(error),
         None => !unanswered.is_empty(),
     };
     is_needed.then_some(unanswered)
+}
+
+/// Whether an end that was submitted and failed like this may succeed later, or with fewer keys.
+pub(crate) fn leaves_work(error: &resp::Error) -> bool {
+    let is_refused = error
+        .as_server()
+        .is_some_and(|error| matches!(error.kind(), ServerErrorKind::NoPerm));
+    is_refused || is_retryable(error)
 }
 
 /// Whether an end that failed like this may succeed later, or elsewhere: what is submitted follows no redirect.
@@ -248,19 +274,24 @@ impl Pending<'_> {
     /// The release once more, with repetitions. Returns whether it may have run more than once.
     async fn repeat(&mut self) -> Result<(Value, bool), resp::Error> {
         let Self { context, hold, .. } = self;
-        let call = release_of(&context.client, hold);
+        let end = end_of(&context.registry, &context.client, hold);
+        let single_key = (hold.protocol.release_single_key)(&end);
+        let single_key = single_key.slices();
+        let single_key = single_key.call();
+        let call = (hold.protocol.release)(&end);
         let slices = call.slices();
+        let call = slices.call().with_fallback(&single_key);
         let deadline = Instant::now() + context.config.command_timeout;
         let evaluated = context
             .client
-            .end(&slices.call(), &mut self.unanswered, deadline)
+            .end(&call, &mut self.unanswered, deadline)
             .await?;
         Ok((evaluated.value, evaluated.repeated))
     }
 
     /// The worker goes on with it, unless `error` says that this is pointless.
     fn finish_later(&mut self, error: &resp::Error) {
-        if is_retryable(error) {
+        if leaves_work(error) {
             self.hand_over();
         }
         self.unfinished = None;
@@ -299,23 +330,71 @@ fn leave(context: &Arc<Context>, hold: &Arc<Hold>) -> Left {
     if let Some(owner) = &hold.owner {
         owner.forget(hold);
     }
-    carry_out(context, hold, &ending).map_or(Left::Gone, Left::Releasing)
+    carry_out(context, hold, &ending)
 }
 
 /// Carries out all effects of an end.
-fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Option<Releasing> {
+fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Left {
     let registry = &context.registry;
     stop(registry, hold, ending);
-    let releasing = ending.release.then(|| Releasing {
-        unfinished: registry.work.unfinished(),
-        subscribed: registry.table.is_subscribed(&hold.name),
-        submitted: context.client.submit_end(
-            &release_of(&context.client, hold).slices().call(),
-            hold.unanswered.clone(),
-        ),
+    if ending.reason == LostReason::Released && pass_on(context, hold) {
+        return Left::PassedOn;
+    }
+    let releasing = ending.release.then(|| {
+        let mut end = end_of(registry, &context.client, hold);
+        if end.redisson.is_some() {
+            let is_open = context.is_open_release(&hold.name);
+            let announced = registry
+                .table
+                .with_line(&hold.name, |line| line.announced(is_open));
+            end.redisson = announced.or(end.redisson);
+        }
+        let call = (hold.protocol.release)(&end);
+        Releasing {
+            unfinished: registry.work.unfinished(),
+            submitted: context
+                .client
+                .submit_end(&call.slices().call(), hold.unanswered.clone()),
+        }
     });
     registry.table.end(hold);
-    releasing
+    releasing.map_or(Left::Gone, Left::Releasing)
+}
+
+/// Passes a hold that is released on to the next waiter here, without asking the server. Returns whether there is one, and it
+/// may be.
+fn pass_on(context: &Context, hold: &Hold) -> bool {
+    let Some(chain) = hold.chain else {
+        return false;
+    };
+    let now = Now::read();
+    let (since, lease) = {
+        let state = hold.state();
+        (state.lease_since(), state.lease())
+    };
+    let left = Deadline::new(since, lease).left(now);
+    let passed = chain.pass(now.monotonic, left, lease, context.client.changes());
+    let Some((token, chain)) = passed else {
+        return false;
+    };
+    let passed = Passed {
+        since,
+        lease,
+        token,
+    };
+    let standing = Standing {
+        protocol: hold.protocol,
+        ticket: Ticket::of_hold(hold.id, passed, now.monotonic),
+        lease: lease.max(hold.terms.lease),
+        unanswered: hold.unanswered.clone(),
+        passed: Some(PassedOn {
+            chain,
+            replicas: hold.terms.replicas,
+            acknowledged: hold.acknowledged,
+        }),
+        unfinished: context.registry.work.unfinished(),
+    };
+    context.registry.table.pass(hold, standing)
 }
 
 /// After this no renewal is sent, and everything that watches the hold knows of its end.
@@ -327,29 +406,14 @@ fn stop(registry: &Registry, hold: &Hold, ending: &Ending) {
 fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {
     let Releasing {
         submitted,
-        subscribed,
         unfinished,
     } = releasing;
     let (context, hold) = (Arc::clone(context), Arc::clone(hold));
     submitted.detach(move |ended| {
-        if let Ok(value) = &ended.outcome {
-            read(&context, &hold, value, subscribed);
-        }
         if let Some(unanswered) = left_to_do(ended.outcome.as_ref().err(), ended.unanswered) {
             finish_hold_later(&context, &hold, unanswered, unfinished);
         }
     });
-}
-
-/// Reads the reply to a release of `hold`.
-fn read(context: &Context, hold: &Hold, value: &Value, subscribed: bool) -> Option<Ended> {
-    let ended = (hold.protocol.read_release)(value)?;
-    if let Ended::Released { receivers } = ended {
-        let others = receivers.saturating_sub(u64::from(subscribed));
-        let now = Instant::now();
-        context.fairness().released(hold.name.hash(), others, now);
-    }
-    Some(ended)
 }
 
 fn finish_hold_later(
@@ -358,36 +422,44 @@ fn finish_hold_later(
     unanswered: Unanswered,
     unfinished: Unfinished,
 ) {
-    let call = release_of(&context.client, hold);
-    finish_later(context, &call, hold.terms.lease, unanswered, unfinished);
+    let end = end_of(&context.registry, &context.client, hold);
+    let lease = hold.terms.lease;
+    let end = PendingEnd::new(hold.protocol, &end, lease, unanswered, unfinished);
+    finish_later(context, end);
 }
 
-/// The worker repeats `call` for as long as a hold with `lease` can be on the server. Without a worker that hold ends with
-/// its lease.
-fn finish_later(
-    context: &Context,
-    call: &Call<'_>,
-    lease: Duration,
-    unanswered: Unanswered,
-    unfinished: Unfinished,
-) {
+/// The worker repeats `end`. Without a worker that hold ends with its lease.
+fn finish_later(context: &Context, end: PendingEnd) {
     let registry = &context.registry;
-    let end = PendingEnd::new(call.to_owned(), lease, unanswered, unfinished);
     registry.work.finish(end);
     if registry.start_worker().is_err() {
         drop(registry.work.take_ends());
     }
 }
 
-/// The call that releases `hold`.
-fn release_of<'a>(client: &Client, hold: &'a Hold) -> Call<'a> {
-    (hold.protocol.release)(&end_of(client, &hold.name, &hold.id))
+/// The parameters of the release of `hold`.
+fn end_of<'a>(registry: &Registry, client: &Client, hold: &'a Hold) -> End<'a> {
+    End {
+        ticket: hold.ticket.as_ref().map(TicketText::as_bytes),
+        ..end(registry, client, (&hold.name, &hold.id, hold.terms.lease))
+    }
 }
 
-fn end_of<'a>(client: &Client, name: &'a Name, id: &'a HoldId) -> End<'a> {
+/// The parameters of a release of `name` by the hold with this id, taken with `lease`.
+pub(crate) fn end<'a>(
+    registry: &Registry,
+    client: &Client,
+    (name, id, lease): (&'a Name, &'a HoldId, Duration),
+) -> End<'a> {
     End {
         name,
         id,
-        publish: client.publish_command(),
+        ticket: None,
+        counter_ttl: registry.interop.counter_ttl(lease),
+        channels: client.channels(),
+        redisson: match registry.interop {
+            Interop::Off => None,
+            Interop::Redisson => Some(Announced::IfFree),
+        },
     }
 }

@@ -162,9 +162,11 @@ fn settle(
         let at_once = answer.is_err_and(|error| is_noscript_or_redirect(&error));
         let now = Instant::now();
         for Asked { hold, lease, .. } in &batch.renewals {
+            // The one of a grant is short.
+            let known = hold.state().lease();
             let due = |failures| match failures {
                 0..3 if at_once => Due::sharp(now),
-                failures => schedule::retry(now, *lease, failures),
+                failures => schedule::retry(now, known.min(*lease), failures),
             };
             registry.work.reschedule(hold, due, true);
         }
@@ -206,7 +208,15 @@ impl Batch {
         if self.renewals.is_empty() {
             return None;
         }
-        let mut call = Call::new(self.protocol.renew);
+        let is_confirmed = |one: &Asked| one.hold.terms.quorum().is_some();
+        let script = if self.renewals.iter().any(is_confirmed) {
+            self.protocol.renew_replicated
+        } else if self.renewals.len() == 1 {
+            self.protocol.renew_one
+        } else {
+            self.protocol.renew
+        };
+        let mut call = Call::new(script);
         for Asked { hold, lease, .. } in &self.renewals {
             let renewal = Renewal {
                 name: &hold.name,

@@ -2,27 +2,37 @@
 
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
+use std::time::Instant;
 
-use leasehold_cluster::Subscription;
+use leasehold_cluster::Source;
 
 use super::hold::Hold;
+use super::line::{Line, Standing};
+use super::parked::Parked;
 use super::sync::lock;
 use crate::error::Error;
 use crate::options::Replicas;
 use crate::state::names::Name;
-use crate::state::waiters::{Claim, Closed, Held, Position, Waiters};
+use crate::state::ticket::{Grant, Ticket};
+use crate::state::waiters::{After, Claim, Closed, Held, Position, Remains, Waiters};
 
 #[derive(Debug)]
-pub(crate) struct Table(Mutex<Waiters<Arc<Hold>, Subscription, Error>>);
+pub(crate) struct Table {
+    waiters: Mutex<Waiters<Arc<Hold>, Line, Error>>,
+    parked: Arc<Parked>,
+}
 
 impl Table {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Waiters::new()))
+        Self {
+            waiters: Mutex::new(Waiters::new()),
+            parked: Arc::default(),
+        }
     }
 
     /// See [`Waiters::enter`].
     pub(crate) fn enter(&self, name: &Arc<Name>, claim: Claim) -> Result<u64, Closed> {
-        lock(&self.0).enter(name, claim)
+        lock(&self.waiters).enter(name, claim)
     }
 
     /// See [`Waiters::enter_if_free`].
@@ -31,26 +41,21 @@ impl Table {
         name: &Arc<Name>,
         claim: Claim,
     ) -> Result<Option<u64>, Closed> {
-        lock(&self.0).enter_if_free(name, claim, |hold| hold.is_live())
+        lock(&self.waiters).enter_if_free(name, claim, |hold| hold.is_live())
     }
 
     /// See [`Waiters::position`].
     pub(crate) fn position(
         &self,
         name: &Arc<Name>,
-        ticket: u64,
+        place: u64,
         waker: &Waker,
     ) -> Position<Arc<Hold>, Error> {
-        lock(&self.0).position(name, ticket, waker)
+        lock(&self.waiters).position(name, place, waker)
     }
 
-    /// The waiter with this ticket has `hold` now.
-    pub(crate) fn grant(
-        &self,
-        ticket: u64,
-        hold: &Arc<Hold>,
-        subscription: Option<Subscription>,
-    ) -> Result<(), Closed> {
+    /// The waiter with this place has `hold` now.
+    pub(crate) fn grant(&self, place: u64, hold: &Arc<Hold>) -> Result<(), Closed> {
         let claim = Claim {
             access: hold.protocol.access,
             owner: hold.owner.as_ref().map(|owner| owner.number()),
@@ -61,7 +66,7 @@ impl Table {
             claim,
             hold: Arc::clone(hold),
         };
-        let after = lock(&self.0).grant(&hold.name, ticket, held, subscription)?;
+        let after = lock(&self.waiters).grant(&hold.name, place, held)?;
         after.run();
         Ok(())
     }
@@ -71,46 +76,173 @@ impl Table {
         let Some(shared) = error.of_waiters_behind() else {
             return;
         };
-        let after = lock(&self.0).fail(name, replicas, || shared.copied());
+        let after = lock(&self.waiters).fail(name, replicas, || shared.copied());
         after.run();
     }
 
-    /// See [`Waiters::leave`].
-    pub(crate) fn leave(&self, name: &Arc<Name>, ticket: u64, subscription: Option<Subscription>) {
-        let after = lock(&self.0).leave(name, ticket, subscription);
+    /// See [`Waiters::leave`]. Returns what nobody here waits with any more, to be taken back.
+    pub(crate) fn leave(&self, name: &Arc<Name>, place: u64) -> Option<Line> {
+        let mut after = lock(&self.waiters).leave(name, place);
+        let line = after.take_line();
         after.run();
+        line
     }
 
     /// `hold` is over: the next waiter may go on.
     pub(crate) fn end(&self, hold: &Hold) {
-        let after = lock(&self.0).end(&hold.name, hold.id.number());
+        let mut after = lock(&self.waiters).end(&hold.name, hold.id.number());
+        let line = after.take_line();
         after.run();
+        if let Some(line) = line {
+            self.park(&hold.name, line);
+        }
     }
 
     /// See [`Waiters::all_holds`].
     pub(crate) fn all_holds(&self) -> Vec<Arc<Hold>> {
-        lock(&self.0).all_holds()
+        lock(&self.waiters).all_holds()
     }
 
     /// See [`Waiters::holds`].
     pub(crate) fn holds(&self, name: &Arc<Name>) -> Vec<Arc<Hold>> {
-        lock(&self.0).holds(name)
+        lock(&self.waiters).holds(name)
     }
 
-    /// See [`Waiters::take_subscription`].
-    pub(crate) fn take_subscription(&self, name: &Arc<Name>) -> Option<Subscription> {
-        lock(&self.0).take_subscription(name)
+    /// What `then` makes of the line of this name, if it is held or wanted here. Nothing may be dropped in it.
+    pub(crate) fn with_line<R>(
+        &self,
+        name: &Arc<Name>,
+        then: impl FnOnce(&mut Line) -> R,
+    ) -> Option<R> {
+        lock(&self.waiters).line(name).map(then)
     }
 
-    /// See [`Waiters::is_subscribed`].
-    pub(crate) fn is_subscribed(&self, name: &Arc<Name>) -> bool {
-        lock(&self.0).is_subscribed(name)
+    /// Keeps the subscription to the grants of a line that nobody waits in for a while. That to Redisson's releases ends: the
+    /// server would take it for one of its waiters.
+    pub(crate) fn park(&self, name: &Arc<Name>, line: Line) {
+        if let Some(grants) = line.grants {
+            self.parked.park(name, grants);
+        }
     }
 
-    /// Ends all locking and wakes all waiters. Returns what is held.
-    pub(crate) fn close(&self) -> Vec<Arc<Hold>> {
-        let (wakers, holds) = lock(&self.0).close();
+    /// The waiters of this name go on with a subscription that was kept, if there is one.
+    pub(crate) fn resume(&self, name: &Arc<Name>) {
+        if let Some(parked) = self.parked.take(name) {
+            self.with_line(name, |line| {
+                let known = line.grants.take();
+                line.grants = known.or(Some(parked));
+            });
+        }
+    }
+
+    /// Changes the ticket of this name, if there is one, and wakes the waiter that it belongs to.
+    pub(crate) fn with_ticket<R>(&self, name: &Arc<Name>, then: impl FnOnce(&mut Ticket) -> R) {
+        let mut waiters = lock(&self.waiters);
+        let standing = waiters.line(name).and_then(|line| line.standing.as_mut());
+        let Some(standing) = standing else {
+            return;
+        };
+        then(&mut standing.ticket);
+        let waker = waiters.wake_head(name);
+        drop(waiters);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Passes `hold` on to the next waiter here. Returns whether there is one.
+    pub(crate) fn pass(&self, hold: &Hold, standing: Standing) -> bool {
+        let mut standing = Some(standing);
+        let after = lock(&self.waiters).pass(&hold.name, hold.id.number(), |line| {
+            let is_free = line.standing.is_none();
+            if is_free {
+                line.standing = standing.take();
+            }
+            is_free
+        });
+        let is_passed = after.is_some();
+        after.into_iter().for_each(After::run);
+        is_passed
+    }
+
+    /// See [`Waiters::has_followers`].
+    pub(crate) fn has_followers(&self, name: &Arc<Name>) -> bool {
+        lock(&self.waiters).has_followers(name)
+    }
+
+    /// See [`Waiters::stand`].
+    pub(crate) fn stand(&self, number: u64, name: &Arc<Name>) {
+        lock(&self.waiters).stand(number, name);
+    }
+
+    /// See [`Waiters::unstand`].
+    pub(crate) fn unstand(&self, number: u64) {
+        lock(&self.waiters).unstand(number);
+    }
+
+    /// The ticket of the hold with this number was granted. Returns false if it is no ticket of this process any more.
+    pub(crate) fn granted(&self, number: u64, grant: Grant) -> bool {
+        let name = lock(&self.waiters).name_of(number).cloned();
+        let Some(name) = name else {
+            return false;
+        };
+        let mut is_known = false;
+        self.with_ticket(&name, |ticket| {
+            is_known = ticket.id().number() == number;
+            if is_known {
+                ticket.granted(grant);
+            }
+        });
+        is_known
+    }
+
+    /// The numbers of the holds of this name, and of one that is being passed on.
+    pub(crate) fn numbers(&self, name: &Arc<Name>) -> Vec<u64> {
+        let held = self.holds(name).into_iter().map(|hold| hold.id.number());
+        let passed = self.with_line(name, |line| {
+            let standing = line.standing.as_ref()?;
+            standing.passed.map(|_| standing.ticket.id().number())
+        });
+        held.chain(passed.flatten()).collect()
+    }
+
+    /// A hold that is being passed on and has one of these `numbers` is gone from the server.
+    pub(crate) fn spoil_passed(&self, name: &Arc<Name>, numbers: &[u64]) {
+        self.with_ticket(name, |ticket| {
+            if numbers.contains(&ticket.id().number()) {
+                ticket.spoil();
+            }
+        });
+    }
+
+    /// Whether a hold of this process, or one that is being passed on here, has this number.
+    pub(crate) fn is_of(&self, name: &Arc<Name>, number: u64) -> bool {
+        let is_held = |hold: &Arc<Hold>| hold.id.number() == number;
+        let is_passed = |line: &mut Line| {
+            let standing = line.standing.as_ref();
+            standing.is_some_and(|standing| standing.ticket.id().number() == number)
+        };
+        self.holds(name).iter().any(is_held) || self.with_line(name, is_passed) == Some(true)
+    }
+
+    /// The subscription to grants was confirmed over `source`: grants before it were not heard.
+    pub(crate) fn subscribed(&self, source: Source) {
+        let now = Instant::now();
+        let mut wakers = Vec::new();
+        let mut waiters = lock(&self.waiters);
+        for (line, waker) in waiters.lines() {
+            let standing = line.standing.as_mut();
+            if standing.is_some_and(|standing| standing.ticket.subscribed(source, now)) {
+                wakers.extend(waker.take());
+            }
+        }
+        drop(waiters);
         wakers.into_iter().for_each(Waker::wake);
-        holds
+    }
+
+    /// Ends all locking and wakes all waiters. Returns what is held, and what stands in line.
+    pub(crate) fn close(&self) -> Remains<Arc<Hold>, Line> {
+        self.parked.clear();
+        let mut remains = lock(&self.waiters).close();
+        remains.wakers.drain(..).for_each(Waker::wake);
+        remains
     }
 }

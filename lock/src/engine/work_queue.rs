@@ -11,6 +11,7 @@ use tokio::sync::futures::Notified;
 use super::hold::Hold;
 use super::sync::lock;
 use crate::protocol::call::OwnedCall;
+use crate::protocol::{End, Protocol};
 use crate::state::deadline::Now;
 use crate::state::jitter::Jitter;
 use crate::state::schedule::{self, Due, Schedule};
@@ -49,12 +50,16 @@ pub(crate) struct Entry {
     pub(crate) failures: u32,
     /// Whether the node may have forgotten it: it came back, or is another one.
     pub(crate) doubtful: bool,
+    /// Whether it takes a connection.
+    renews: bool,
 }
 
 /// The end of a hold that failed and is to be repeated. It owns its call, whichever primitive it is of.
 #[derive(Debug)]
 pub(crate) struct PendingEnd {
     pub(crate) call: OwnedCall,
+    /// What is made instead where that cannot be.
+    pub(crate) single_key: OwnedCall,
     /// Connections over which what it ends may still arrive.
     pub(crate) unanswered: Unanswered,
     /// When the hold is over in any case.
@@ -125,9 +130,13 @@ impl WorkQueue {
         Ok(())
     }
 
-    /// Renews `hold`, granted by a request sent at `sent`, from now on.
-    pub(crate) fn renew(&self, hold: &Arc<Hold>, sent: Instant) {
-        self.schedule(hold, self.next_renewal(sent, hold.terms.lease));
+    /// Renews `hold` from now on.
+    pub(crate) fn renew(&self, hold: &Arc<Hold>) {
+        let (since, lease) = {
+            let state = hold.state();
+            (state.lease_since().monotonic, state.lease())
+        };
+        self.schedule(hold, self.next_renewal(since, lease));
     }
 
     /// Ends `hold` when it runs out, also if nothing else asks for it.
@@ -199,11 +208,14 @@ impl WorkQueue {
             .schedule
             .for_each_due(now.monotonic, |index, due, entry| {
                 let hold = &entry.hold;
-                let deadline = hold.state().deadline();
+                let (deadline, renews) = {
+                    let state = hold.state();
+                    (state.deadline(), state.needs_renewal())
+                };
                 *due = Due::sharp(deadline.monotonic());
                 if deadline.is_over(now) {
                     all.over.push(Arc::clone(hold));
-                } else if !hold.terms.needs_renewal() {
+                } else if !renews {
                     *due = Due::sharp(hold.next_watch(now));
                 } else if let Some(pause) = put_off {
                     *due = Due::sharp(deadline.monotonic().min(now.monotonic + pause));
@@ -318,15 +330,17 @@ impl State {
         if hold.state().scheduled().is_some() {
             return false;
         }
+        let renews = hold.needs_renewal();
         let index = self.schedule.insert(
             due,
             Entry {
                 hold: Arc::clone(hold),
                 failures: 0,
                 doubtful: false,
+                renews,
             },
         );
-        self.renewing += usize::from(hold.terms.needs_renewal());
+        self.renewing += usize::from(renews);
         if !hold.state().schedule(index) {
             self.remove(index);
             return false;
@@ -340,7 +354,7 @@ impl State {
 
     fn remove(&mut self, index: usize) -> Option<Entry> {
         let entry = self.schedule.remove(index)?;
-        self.renewing -= usize::from(entry.hold.terms.needs_renewal());
+        self.renewing -= usize::from(entry.renews);
         Some(entry)
     }
 }
@@ -355,14 +369,16 @@ impl DueHold {
 impl PendingEnd {
     /// The end of a hold that, with this lease, may still be on the server.
     pub(crate) fn new(
-        call: OwnedCall,
+        protocol: &'static Protocol,
+        end: &End<'_>,
         lease: Duration,
         unanswered: Unanswered,
         unfinished: Unfinished,
     ) -> Self {
         // The last request that could set the lease was sent before now, but may run a little later.
         Self {
-            call,
+            call: (protocol.release)(end).to_owned(),
+            single_key: (protocol.release_single_key)(end).to_owned(),
             unanswered,
             until: Instant::now() + lease + Duration::from_secs(1),
             _unfinished: unfinished,

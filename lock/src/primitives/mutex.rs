@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::Evaluated;
+use leasehold_cluster::{Evaluated, ScriptCall};
 use leasehold_resp as resp;
 
 use crate::engine::handle::Handle;
@@ -13,18 +13,19 @@ use crate::engine::release;
 use crate::engine::request::{Request, Wait};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Terms;
-use crate::protocol::call::Call;
-use crate::protocol::mutex::{Inspected, MUTEX, force_unlock, inspect, read_inspect};
+use crate::protocol::mutex::{
+    Inspected, MUTEX, force_unlock, force_unlock_single_key, inspect, read_inspect,
+};
 use crate::request::{Acquire, TryAcquire};
 use crate::state::names::Name;
 
 /// A handle to a named lock. Creating it does no I/O; cloning is cheap.
 ///
-/// It is held by one at a time, over all processes. Waiters of one process are served in the order they asked. Between
-/// processes the first to ask after a release gets it. A process that has had it some times in a row (as often as others in
-/// their last turn, at most 32 times) while others want it stands back: it leaves the lock free until another holder was
-/// seen, for at most 250 ms. Others are known if they wait, or were seen to hold it of late; a
-/// [`try_lock`](Self::try_lock) that finds the lock taken leaves no trace.
+/// It is held by one at a time, over all processes. Those who wait stand in a line on the server, one place for each process
+/// and lock, and a release hands the lock to the first of them: in the order in which processes began to wait, and within a
+/// process in the order of its calls. Newcomers pass them only where the lock is free although they wait: after the lease of
+/// a holder that died, or data that the server lost. A [`try_lock`](Self::try_lock) that finds the lock taken leaves no
+/// trace, so a process that only tries may never get a lock that others wait for.
 ///
 /// It is not re-entrant: a second lock waits for the first, as with Tokio's mutex. [`Locks::owner`](crate::Locks::owner)
 /// makes locks that nest.
@@ -70,8 +71,7 @@ impl Mutex {
     /// Takes the lock if it is free, in one round trip.
     ///
     /// `None` if others hold it; at once and without asking the server while this process holds it or is already waiting
-    /// for it. `None` as well while this process stands back for others (see [`Mutex`]): then the round trip goes to the
-    /// question whether another one has had the lock.
+    /// for it.
     ///
     /// # Errors
     ///
@@ -138,13 +138,27 @@ impl Mutex {
     /// Dropping the future does not take back what was sent.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         self.check()?;
-        let call = force_unlock(&self.name, self.context.client.publish_command());
+        let context = &self.context;
+        let id = context.hold(0);
+        let end = release::end(
+            &context.registry,
+            &context.client,
+            (&self.name, &id, context.config.lease),
+        );
+        let (call, single_key) = (force_unlock(&end), force_unlock_single_key(&end));
         // Granted before the request is sent, so gone when it is answered.
         let registry = &self.context.registry;
-        let holds = registry.table.holds(&self.name);
+        let numbers = registry.table.numbers(&self.name);
+        let (slices, single_key) = (call.slices(), single_key.slices());
+        let single_key = single_key.call();
+        let call = slices.call().with_fallback(&single_key);
         let evaluated = self.eval(&call, Error::from_client).await?;
-        for hold in holds {
-            release::lose(registry, &hold, LostReason::Stolen);
+        // Also if they were passed on meanwhile.
+        registry.table.spoil_passed(&self.name, &numbers);
+        for hold in registry.table.holds(&self.name) {
+            if numbers.contains(&hold.id.number()) {
+                release::lose(registry, &hold, LostReason::Stolen);
+            }
         }
         match evaluated.value.as_int() {
             Some(1) => Ok(true),
@@ -177,7 +191,7 @@ impl Mutex {
     async fn inspect(&self) -> Result<Option<Inspected>, Error> {
         self.check()?;
         let call = inspect(&self.name);
-        let evaluated = self.eval(&call, Error::from_read).await?;
+        let evaluated = self.eval(&call.slices().call(), Error::from_read).await?;
         read_inspect(&evaluated.value)
             .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
     }
@@ -185,12 +199,12 @@ impl Mutex {
     /// Runs a script within the command timeout.
     async fn eval(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         to_error: fn(resp::Error) -> Error,
     ) -> Result<Evaluated, Error> {
         let context = &self.context;
         let deadline = Instant::now() + context.config.command_timeout;
-        let evaluated = context.client.eval(&call.slices().call(), deadline).await;
+        let evaluated = context.client.eval(call, deadline).await;
         evaluated.map_err(|error| self.error(to_error(error)))
     }
 

@@ -1,15 +1,18 @@
-//! The mutex on the server: Redisson's hash of one holder, with a counter of fencing tokens.
+//! The mutex on the server: Redisson's hash of one holder, a counter of fencing tokens, and the line of those who wait.
+
+mod sources;
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use leasehold_cluster::Script;
+use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
-use super::{Answer, Attempt, End, Ended, Heard, Look, Protocol, Renewal, Renewed};
+use super::{Announced, Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::names::{Layout, Name};
+use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 
@@ -17,21 +20,26 @@ use crate::state::waiters::Access;
 pub(crate) static MUTEX: Protocol = Protocol {
     layout: Layout {
         channel: "redisson_lock__channel",
-        keys: &["redisson_lock_token"],
+        keys: &["redisson_lock_token", "leasehold_line"],
     },
+    line: LINE,
     access: Access::Exclusive,
     acquire,
+    look,
     acquire_single_key,
-    read_acquire,
+    confirm,
+    confirm_single_key,
+    read_answer,
+    read_confirm,
     renew: &RENEW,
+    renew_one: &RENEW_ONE,
+    renew_replicated: &RENEW_REPLICATED,
     add_renewal,
     read_renewals,
     release,
+    release_single_key,
     read_release,
-    withdraw: release,
-    look,
-    read_look,
-    on_message,
+    is_release,
 };
 
 /// A lock that is held, as the server has it.
@@ -45,29 +53,88 @@ pub(crate) struct Inspected {
 
 /// Index of the counter of fencing tokens in the layout.
 const COUNTER: usize = 0;
+/// The time to keep the counter that the scripts take if none is given.
+const USUAL_TTL: Duration = Duration::from_secs(600);
 
-static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/acquire.lua")));
-static ACQUIRE_ALONE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("mutex/acquire_alone.lua")));
-static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/release.lua")));
-static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/renew.lua")));
-static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/inspect.lua")));
-static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mutex/look.lua")));
-static FORCE_UNLOCK: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("mutex/force_unlock.lua")));
+/// Index of the line.
+const LINE: usize = 1;
+
+static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ACQUIRE));
+static ACQUIRE_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ACQUIRE_ALONE));
+static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::LOOK));
+static CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM));
+static CONFIRM_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM_ALONE));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
+static RELEASE_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE_ALONE));
+static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW));
+static RENEW_ONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_ONE));
+static RENEW_REPLICATED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(sources::RENEW_REPLICATED));
+static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT));
+static FORCE_UNLOCK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::FORCE_UNLOCK));
 
 fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
-    let mut call = Call::new(&ACQUIRE);
-    call.key(attempt.name.key())
-        .key(attempt.name.derived(COUNTER))
-        .arg(attempt.id.as_bytes())
-        .arg(millis(attempt.lease))
-        .arg(attempt.counter_ttl.map_or(0, millis));
+    if attempt.ticket.is_none() && attempt.block.is_none() && attempt.counter_ttl == Some(USUAL_TTL)
+    {
+        return briefly(&ACQUIRE, attempt);
+    }
+    let mut call = asking(&ACQUIRE, attempt);
+    if let Some(ticket) = attempt.ticket {
+        call.key(attempt.name.derived(LINE)).arg(ticket.text);
+    } else if attempt.block.is_some() {
+        call.arg("");
+    }
+    if let Some(block) = attempt.block {
+        call.arg(block);
+    }
+    call
+}
+
+fn look<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    let mut call = asking(&LOOK, attempt);
+    if let Some(ticket) = attempt.ticket {
+        call.key(attempt.name.derived(LINE)).arg(ticket.text);
+        match ticket.score {
+            Some(score) => call.arg(score),
+            None => call.arg(""),
+        };
+        call.arg(mode(ticket.channels));
+    }
     call
 }
 
 fn acquire_single_key<'a>(attempt: &Attempt<'a>) -> Call<'a> {
-    let mut call = Call::new(&ACQUIRE_ALONE);
+    asking_with_single_key(&ACQUIRE_ALONE, attempt)
+}
+
+fn confirm<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    asking(&CONFIRM, attempt)
+}
+
+fn confirm_single_key<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    asking_with_single_key(&CONFIRM_ALONE, attempt)
+}
+
+/// The keys and arguments that all scripts that give a token begin with.
+fn asking<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
+    let mut call = briefly(script, attempt);
+    call.arg(attempt.counter_ttl.map_or(0, millis));
+    call
+}
+
+/// The same without the time to keep the counter: for the usual one. Each argument costs the server about a hundredth of the
+/// call.
+fn briefly<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
+    let mut call = Call::new(script);
+    call.key(attempt.name.key())
+        .key(attempt.name.derived(COUNTER))
+        .arg(attempt.id.as_bytes())
+        .arg(millis(attempt.lease));
+    call
+}
+
+fn asking_with_single_key<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
+    let mut call = Call::new(script);
     call.key(attempt.name.key())
         .arg(attempt.id.as_bytes())
         .arg(millis(attempt.lease))
@@ -75,14 +142,43 @@ fn acquire_single_key<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     call
 }
 
-fn read_acquire(reply: &Value) -> Option<Answer> {
-    Some(match reply.as_int()? {
-        token @ 1.. => Answer::Granted {
-            token: Some(FencingToken::new(token.cast_unsigned())),
-        },
-        0 => Answer::NoExpiry,
-        held => Answer::Held(Duration::from_millis((-1 - held).cast_unsigned())),
-    })
+fn read_answer(reply: &Value) -> Option<Answer> {
+    let Some(parts) = reply.as_array() else {
+        return Some(match reply.as_int()? {
+            token @ 1.. => granted(token, None),
+            0 => Answer::NoExpiry,
+            held => Answer::Held(ms(-1 - held)),
+        });
+    };
+    match parts {
+        [token, left] => Some(granted(token.as_int()?, Some(ms(left.as_int()?)))),
+        [held, place, score, time, missing] => Some(Answer::Placed(Placed {
+            held: ms(held.as_int()?),
+            place: place.as_int()?.try_into().ok()?,
+            score: score.as_int()?.try_into().ok()?,
+            server_time: time.as_int()?.try_into().ok()?,
+            missing: missing.as_int()? == 1,
+        })),
+        _ => None,
+    }
+}
+
+fn read_confirm(reply: &Value) -> Option<Answer> {
+    match reply.as_int() {
+        Some(0) => Some(Answer::Held(Duration::ZERO)),
+        _ => read_answer(reply),
+    }
+}
+
+fn granted(token: i64, left: Option<Duration>) -> Answer {
+    Answer::Granted {
+        token: Some(FencingToken::new(token.unsigned_abs())),
+        left,
+    }
+}
+
+fn ms(ms: i64) -> Duration {
+    Duration::from_millis(ms.max(0).cast_unsigned())
 }
 
 fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
@@ -97,25 +193,67 @@ fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
         Some(0) => Renewed::Gone,
         _ => Renewed::Unclear,
     };
-    Some(reply.as_array()?.iter().map(one).collect())
+    Some(match reply.as_array() {
+        Some(results) => results.iter().map(one).collect(),
+        None => vec![one(reply)],
+    })
 }
 
 fn release<'a>(end: &End<'a>) -> Call<'a> {
     let mut call = Call::new(&RELEASE);
     call.key(end.name.key())
+        .key(end.name.derived(COUNTER))
+        .key(end.name.derived(LINE))
+        .arg(end.id.as_bytes());
+    let is_usual = end.channels == Channels::Server
+        && end.counter_ttl == Some(USUAL_TTL)
+        && end.redisson.is_none();
+    if is_usual && end.ticket.is_none() {
+        return call;
+    }
+    call.arg(mode(end.channels))
+        .arg(end.counter_ttl.map_or(0, millis));
+    match end.ticket {
+        Some(ticket) => call.arg(ticket),
+        // Nothing is left out but at the end.
+        None if end.redisson.is_some() => call.arg(""),
+        None => &mut call,
+    };
+    if let Some(announced) = end.redisson {
+        call.arg(end.name.channel());
+        match announced {
+            Announced::IfFree => call.arg(""),
+            Announced::Open { own } => call.arg(own),
+        };
+    }
+    call
+}
+
+fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(&RELEASE_ALONE);
+    call.key(end.name.key())
         .arg(end.id.as_bytes())
-        .arg(end.name.channel())
-        .arg(end.publish);
+        .arg(mode(end.channels));
+    if end.redisson.is_some() {
+        call.arg(end.name.channel());
+    }
     call
 }
 
 fn read_release(reply: &Value) -> Option<Ended> {
     Some(match reply.as_int()? {
-        released @ 1.. => Ended::Released {
-            receivers: (released - 1).cast_unsigned(),
-        },
-        _ => Ended::AlreadyGone,
+        0 => Ended::AlreadyGone,
+        _ => Ended::Released,
     })
+}
+
+/// How grants are published, for the scripts.
+const fn mode(channels: Channels) -> &'static str {
+    match channels {
+        Channels::Server => "P",
+        Channels::Sharded => "S",
+        Channels::Cluster => "C",
+    }
 }
 
 /// Asks who holds the lock.
@@ -141,29 +279,25 @@ pub(crate) fn read_inspect(reply: &Value) -> Option<Option<Inspected>> {
     }
 }
 
-fn look<'a>(look: &Look<'a>) -> Call<'a> {
-    let mut call = Call::new(&LOOK);
-    call.key(look.name.key())
-        .key(look.name.derived(COUNTER))
-        .arg(look.token);
+/// Removes the lock from its holder; 1 if it was held. The parameters are those of a release, whose hold is not looked at.
+pub(crate) fn force_unlock<'a>(end: &End<'a>) -> Call<'a> {
+    let mut call = force_unlock_single_key(end);
+    call.key(end.name.derived(COUNTER))
+        .key(end.name.derived(LINE));
     call
 }
 
-fn read_look(reply: &Value) -> bool {
-    reply.as_int() == Some(1)
-}
-
-/// Removes the lock from its holder; 1 if it was held.
-pub(crate) fn force_unlock<'a>(name: &'a Name, publish: &'static str) -> Call<'a> {
+/// The same with a single key, and hands the lock on to nobody.
+pub(crate) fn force_unlock_single_key<'a>(end: &End<'a>) -> Call<'a> {
     let mut call = Call::new(&FORCE_UNLOCK);
-    call.key(name.key()).arg(name.channel()).arg(publish);
+    call.key(end.name.key())
+        .arg(end.redisson.map_or("", |_| end.name.channel()))
+        .arg(mode(end.channels))
+        .arg(end.counter_ttl.map_or(0, millis));
     call
 }
 
 /// Redisson's words for a release: `0`, and `1` on the read side of its read-write locks.
-fn on_message(message: &[u8]) -> Heard {
-    match message {
-        b"0" | b"1" => Heard::Look,
-        _ => Heard::Ignore,
-    }
+fn is_release(message: &[u8]) -> bool {
+    matches!(message, b"0" | b"1")
 }

@@ -34,6 +34,15 @@ impl Now {
             wall: SystemTime::now(),
         }
     }
+
+    /// The instant that much later.
+    pub(crate) fn later_by(self, time: Duration) -> Self {
+        Self {
+            monotonic: self.monotonic + time,
+            // A wall clock at the end of time: trust nothing.
+            wall: self.wall.checked_add(time).unwrap_or(self.wall),
+        }
+    }
 }
 
 impl Deadline {
@@ -43,10 +52,10 @@ impl Deadline {
     /// behind this one. One per cent covers clocks that run at different rates.
     pub(crate) fn new(sent: Now, lease: Duration) -> Self {
         let trusted = (lease - lease / 100).saturating_sub(MARGIN);
+        let end = sent.later_by(trusted);
         Self {
-            monotonic: sent.monotonic + trusted,
-            // A wall clock at the end of time: trust nothing.
-            wall: sent.wall.checked_add(trusted).unwrap_or(sent.wall),
+            monotonic: end.monotonic,
+            wall: end.wall,
         }
     }
 

@@ -12,6 +12,11 @@ pub(crate) struct HoldState {
     terms: Terms,
     phase: Phase,
     deadline: Deadline,
+    /// The lease that was granted or renewed last, and when it began at the latest.
+    lease: Duration,
+    lease_since: Now,
+    /// Whether that is a grant's, less than was asked for, which the first renewal makes up for.
+    is_short: bool,
     /// When the request that was granted was sent: `max_hold` counts from here.
     since: Now,
     /// Guards that are alive; an `Owner` may have several.
@@ -70,12 +75,16 @@ pub(crate) enum Nest {
 }
 
 impl HoldState {
-    /// A hold with one guard, granted by a request that was sent at `since`.
-    pub(crate) fn new(terms: Terms, since: Now) -> Self {
+    /// A hold with one guard that begins at `since`, with a `lease` that counts from `lease_since`. If that is less than the
+    /// terms say, the first renewal makes up for it.
+    pub(crate) fn new(terms: Terms, since: Now, lease_since: Now, lease: Duration) -> Self {
         Self {
             terms,
             phase: Phase::Held,
-            deadline: Deadline::new(since, terms.first_lease()),
+            deadline: Deadline::new(lease_since, lease),
+            lease,
+            lease_since,
+            is_short: lease < terms.first_lease(),
             since,
             guards: 1,
             scheduled: None,
@@ -145,13 +154,35 @@ impl HoldState {
         let held = self.phase == Phase::Held && !self.deadline.is_over(now);
         if held {
             self.deadline = self.deadline.extended(Deadline::new(sent, lease));
+            self.lease = lease;
+            self.lease_since = sent;
+            self.is_short = false;
         }
         held
     }
 
     /// The lease of a renewal that is sent at `now`; `None` if there is nothing to renew.
     pub(crate) fn next_lease(&self, now: Now) -> Option<Duration> {
-        self.terms.next_lease(self.since.monotonic, now.monotonic)
+        let (since, now) = (self.since.monotonic, now.monotonic);
+        if self.is_short && !self.terms.needs_renewal() {
+            return self.terms.rest_of_first_lease(since, now);
+        }
+        self.terms.next_lease(since, now)
+    }
+
+    /// Whether there will be anything to renew.
+    pub(crate) fn needs_renewal(&self) -> bool {
+        self.terms.needs_renewal() || self.is_short
+    }
+
+    /// The lease that was granted or renewed last.
+    pub(crate) const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// When it began at the latest.
+    pub(crate) const fn lease_since(&self) -> Now {
+        self.lease_since
     }
 
     /// Whether its last guard is gone.
@@ -218,6 +249,10 @@ mod tests {
         }
     }
 
+    fn new_hold(terms: Terms, start: Now) -> HoldState {
+        HoldState::new(terms, start, start, LEASE)
+    }
+
     fn after(now: Now, millis: u64) -> Now {
         let by = Duration::from_millis(millis);
         Now {
@@ -232,7 +267,7 @@ mod tests {
 
     #[test]
     fn the_last_guard_asks_for_a_release_and_gives_up_the_schedule() {
-        let mut hold = HoldState::new(terms(None), Now::read());
+        let mut hold = new_hold(terms(None), Now::read());
         assert!(hold.schedule(7));
         assert_eq!(nest(&mut hold), Nest::Nested);
         assert!(matches!(hold.leave(), Leave::Nested));
@@ -252,7 +287,7 @@ mod tests {
     #[test]
     fn a_hold_ends_once_and_keeps_its_first_reason() {
         let start = Now::read();
-        let mut hold = HoldState::new(terms(None), start);
+        let mut hold = new_hold(terms(None), start);
         assert!(!hold.lose(LostReason::Stolen).unwrap().release);
         assert_eq!(hold.lose(LostReason::Closed), Err(LostReason::Stolen));
         assert!(matches!(
@@ -270,7 +305,7 @@ mod tests {
     #[test]
     fn what_ran_out_is_released_all_the_same() {
         let start = Now::read();
-        let mut hold = HoldState::new(terms(None), start);
+        let mut hold = new_hold(terms(None), start);
         assert!(matches!(hold.check(after(start, 500)), Status::Held));
         let Status::Ended(ending) = hold.check(after(start, 999)) else {
             panic!("the lease is over");
@@ -288,7 +323,7 @@ mod tests {
     #[test]
     fn the_longest_hold_has_a_reason_of_its_own() {
         let start = Now::read();
-        let mut hold = HoldState::new(terms(Some(Duration::from_millis(1_500))), start);
+        let mut hold = new_hold(terms(Some(Duration::from_millis(1_500))), start);
         let lease = hold.next_lease(after(start, 800)).expect("some is left");
         assert_eq!(lease, Duration::from_millis(700));
         let sent = after(start, 800);
@@ -303,7 +338,7 @@ mod tests {
     #[test]
     fn a_renewal_that_is_confirmed_too_late_revives_nothing() {
         let start = Now::read();
-        let mut hold = HoldState::new(terms(None), start);
+        let mut hold = new_hold(terms(None), start);
         assert!(!hold.renewed(after(start, 300), LEASE, after(start, 1_001)));
         assert!(matches!(hold.check(after(start, 1_001)), Status::Ended(_)));
     }
@@ -315,6 +350,6 @@ mod tests {
             renew: false,
             ..terms(None)
         };
-        assert_eq!(HoldState::new(fixed, start).next_lease(start), None);
+        assert_eq!(new_hold(fixed, start).next_lease(start), None);
     }
 }

@@ -57,12 +57,13 @@ impl Name {
             .iter()
             .map(|prefix| prefixed(prefix, &key))
             .collect();
-        let same_tag = |other: &str| tag(key.as_bytes()) == tag(other.as_bytes());
+        // All derived names are made by one rule, from prefixes without braces: one of them shows it for all.
+        let same_tag = tag(key.as_bytes()) == tag(channel.as_bytes());
         let bad = if name.is_empty() {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
             Some(BadName::TooLong)
-        } else if !same_tag(&channel) || !derived.iter().all(|other| same_tag(other)) {
+        } else if !same_tag {
             Some(BadName::Braces)
         } else {
             None
@@ -119,6 +120,27 @@ impl Hash for Name {
     }
 }
 
+/// A hasher for tables whose keys are names, which have their hash, or numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KnownHash(u64);
+
+impl Hasher for KnownHash {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        // By the golden ratio, so that numbers in a row differ in their upper bits as well.
+        self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.key.fmt(f)
@@ -132,12 +154,16 @@ pub(crate) fn is_good_namespace(namespace: &str) -> bool {
 
 /// Redisson's rule for derived keys. The test is for the character, not for a valid tag.
 fn prefixed(prefix: &str, key: &str) -> Box<str> {
-    if key.contains('{') {
-        format!("{prefix}:{key}")
+    let mut name = String::with_capacity(prefix.len() + key.len() + 3);
+    let (open, close) = if key.contains('{') {
+        (":", "")
     } else {
-        format!("{prefix}:{{{key}}}")
+        (":{", "}")
+    };
+    for part in [prefix, open, key, close] {
+        name.push_str(part);
     }
-    .into()
+    name.into()
 }
 
 #[cfg(test)]

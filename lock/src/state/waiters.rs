@@ -1,34 +1,40 @@
 //! Holders and waiters of this process by name: a state machine without time or I/O.
 //!
-//! There is one entry for each name that is held or wanted here. Of its waiters only the head contends at the server, so a
-//! process with a thousand waiters costs the server as much as one with a single waiter.
+//! There is one entry for each name that is held or wanted here. Of its waiters only the head stands in the line at the
+//! server, so a process with a thousand waiters costs the server as much as one with a single waiter. What it has there
+//! belongs to the entry: the next head goes on with it.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::names::Name;
+use super::names::{KnownHash, Name};
 use crate::options::Replicas;
 
-/// All entries. `H` is a hold, `S` a subscription to the channel of releases, `F` a failure that concerns waiters.
+type Known = BuildHasherDefault<KnownHash>;
+
+/// All entries. `H` is a hold, `L` what the waiters of a name have at the server, `F` a failure that concerns waiters.
 #[derive(Debug)]
-pub(crate) struct Waiters<H, S, F> {
-    entries: HashMap<Arc<Name>, Entry<H, S, F>>,
-    next_ticket: u64,
+pub(crate) struct Waiters<H, L, F> {
+    entries: HashMap<Arc<Name>, Entry<H, L, F>, Known>,
+    /// The names of the tickets in line, by the numbers of their holds.
+    tickets: HashMap<u64, Arc<Name>, Known>,
+    next_place: u64,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Entry<H, S, F> {
+struct Entry<H, L, F> {
     /// The holds of this process, until they end. Some may have run out unnoticed: only the caller knows the time.
     held: Holds<H>,
     /// The waiter that contends at the server. Apart from the rest, so that a lock without other waiters needs no queue on
     /// the heap.
     head: Option<Waiter<F>>,
-    /// The other waiters, first come first served, by ascending tickets.
+    /// The other waiters, first come first served, by ascending places.
     rest: VecDeque<Waiter<F>>,
-    /// Kept for the next head while this one does not need it: subscribing anew would cost a round trip.
-    subscription: Option<S>,
+    /// What the head has at the server, kept for the next one.
+    line: L,
 }
 
 /// The holds of one name. The first needs no heap.
@@ -77,7 +83,7 @@ pub(crate) struct Held<H> {
 
 #[derive(Debug)]
 struct Waiter<F> {
-    ticket: u64,
+    place: u64,
     claim: Claim,
     waker: Option<Waker>,
     /// The failure of an attempt ahead that concerns this waiter as well.
@@ -105,13 +111,21 @@ pub(crate) enum Position<H, F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-/// Wakers and a subscription, to be woken and dropped once the table is unlocked again.
+/// Effects of a change, for once the table is unlocked again.
 #[derive(Debug)]
 #[must_use = "the waiters are to be woken outside of the lock"]
-pub(crate) struct After<S> {
+pub(crate) struct After<L> {
     wakers: Vec<Waker>,
-    /// Dropping it sends a command.
-    subscription: Option<S>,
+    /// What nobody here waits with any more.
+    line: Option<L>,
+}
+
+/// What is left when all locking ends.
+#[derive(Debug)]
+pub(crate) struct Remains<H, L> {
+    pub(crate) wakers: Vec<Waker>,
+    pub(crate) holds: Vec<H>,
+    pub(crate) lines: Vec<(Arc<Name>, L)>,
 }
 
 impl Access {
@@ -121,24 +135,25 @@ impl Access {
     }
 }
 
-impl<H: Clone, S, F> Waiters<H, S, F> {
+impl<H: Clone, L: Default, F> Waiters<H, L, F> {
     pub(crate) fn new() -> Self {
         Self {
-            entries: HashMap::new(),
-            next_ticket: 0,
+            entries: HashMap::default(),
+            tickets: HashMap::default(),
+            next_place: 0,
             closed: false,
         }
     }
 
-    /// Joins the queue; the ticket is good until [`leave`](Self::leave) or [`grant`](Self::grant).
+    /// Joins the queue; the place is good until [`leave`](Self::leave) or [`grant`](Self::grant).
     pub(crate) fn enter(&mut self, name: &Arc<Name>, claim: Claim) -> Result<u64, Closed> {
         if self.closed {
             return Err(Closed);
         }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+        let place = self.next_place;
+        self.next_place += 1;
         let waiter = Waiter {
-            ticket,
+            place,
             claim,
             waker: None,
             failure: None,
@@ -151,12 +166,12 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
                     held: Holds::none(),
                     head: Some(waiter),
                     rest: VecDeque::new(),
-                    subscription: None,
+                    line: L::default(),
                 };
                 self.entries.insert(Arc::clone(name), entry);
             }
         }
-        Ok(ticket)
+        Ok(place)
     }
 
     /// The same, but only as the head, and if no hold that is `live` excludes it.
@@ -176,22 +191,22 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
         }
     }
 
-    /// The position of the waiter with this ticket. `waker` is woken when it should be asked for again.
+    /// The position of the waiter with this place. `waker` is woken when it should be asked for again.
     pub(crate) fn position(
         &mut self,
         name: &Arc<Name>,
-        ticket: u64,
+        place: u64,
         waker: &Waker,
     ) -> Position<H, F> {
-        // A ticket keeps its entry, so there always is one.
+        // A place keeps its entry, so there always is one.
         let Some(entry) = self.entries.get_mut(name).filter(|_| !self.closed) else {
             return Position::Closed;
         };
         let (waiter, is_head) = match &mut entry.head {
-            Some(head) if head.ticket == ticket => (head, true),
+            Some(head) if head.place == place => (head, true),
             _ => match entry
                 .rest
-                .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+                .binary_search_by_key(&place, |waiter| waiter.place)
             {
                 Ok(at) => (&mut entry.rest[at], false),
                 Err(_) => return Position::Closed,
@@ -223,23 +238,19 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
     pub(crate) fn grant(
         &mut self,
         name: &Arc<Name>,
-        ticket: u64,
+        place: u64,
         held: Held<H>,
-        subscription: Option<S>,
-    ) -> Result<After<S>, Closed> {
+    ) -> Result<After<L>, Closed> {
         if self.closed {
             return Err(Closed);
         }
         let owner = held.claim.owner;
-        // The ticket keeps the entry.
+        // The place keeps the entry.
         let Some(entry) = self.entries.get_mut(name) else {
             return Err(Closed);
         };
-        let mut wakers: Vec<Waker> = entry.depart(ticket).into_iter().collect();
+        let mut wakers: Vec<Waker> = entry.depart(place).into_iter().collect();
         entry.held.add(held);
-        if subscription.is_some() {
-            entry.subscription = subscription;
-        }
         if owner.is_some() {
             let nested = entry
                 .rest
@@ -247,10 +258,7 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
                 .filter(|waiter| waiter.claim.owner == owner);
             wakers.extend(nested.filter_map(|waiter| waiter.waker.take()));
         }
-        Ok(After {
-            wakers,
-            subscription: None,
-        })
+        Ok(After { wakers, line: None })
     }
 
     /// The attempt of the head failed for a reason that concerns all who would make the same one: they need not find out one
@@ -260,7 +268,7 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
         name: &Arc<Name>,
         replicas: Replicas,
         failure: impl Fn() -> F,
-    ) -> After<S> {
+    ) -> After<L> {
         let mut wakers = Vec::new();
         let rest = self.entries.get_mut(name).map(|entry| &mut entry.rest);
         for waiter in rest.into_iter().flatten() {
@@ -269,50 +277,93 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
                 wakers.extend(waiter.waker.take());
             }
         }
-        After {
-            wakers,
-            subscription: None,
-        }
+        After { wakers, line: None }
     }
 
-    /// Leaves the queue from any position; the next one moves up.
-    pub(crate) fn leave(
-        &mut self,
-        name: &Arc<Name>,
-        ticket: u64,
-        subscription: Option<S>,
-    ) -> After<S> {
-        let Some(entry) = self.entries.get_mut(name) else {
-            return After {
-                wakers: Vec::new(),
-                subscription,
-            };
+    /// Leaves the queue from any position; the next one moves up. With the last one goes what they had at the server.
+    pub(crate) fn leave(&mut self, name: &Arc<Name>, place: u64) -> After<L> {
+        let mut after = After {
+            wakers: Vec::new(),
+            line: None,
         };
-        let wakers = entry.depart(ticket).into_iter().collect();
-        if subscription.is_some() {
-            entry.subscription = subscription;
+        if let Some(entry) = self.entries.get_mut(name) {
+            after.wakers.extend(entry.depart(place));
+            if entry.head.is_none() {
+                after.line = Some(std::mem::take(&mut entry.line));
+                self.sweep(name);
+            }
         }
-        After {
-            wakers,
-            subscription: self.sweep(name),
-        }
+        after
     }
 
     /// The hold with this number is over: released or lost. Others, also later ones, stay.
-    pub(crate) fn end(&mut self, name: &Arc<Name>, number: u64) -> After<S> {
+    pub(crate) fn end(&mut self, name: &Arc<Name>, number: u64) -> After<L> {
         let mut after = After {
             wakers: Vec::new(),
-            subscription: None,
+            line: None,
         };
         if let Some(entry) = self.entries.get_mut(name)
             && entry.held.remove(number)
         {
-            after
-                .wakers
-                .extend(entry.head.as_mut().and_then(|head| head.waker.take()));
-            after.subscription = self.sweep(name);
+            after.wakers.extend(entry.wake_head());
+            after.line = self.sweep(name);
         }
         after
+    }
+
+    /// The hold with this number ends, and is passed on to the head as what it has at the server: `line` changes that. Returns
+    /// `None`, and changes nothing, if nobody waits here or they have something there already.
+    pub(crate) fn pass(
+        &mut self,
+        name: &Arc<Name>,
+        number: u64,
+        line: impl FnOnce(&mut L) -> bool,
+    ) -> Option<After<L>> {
+        let entry = self.entries.get_mut(name)?;
+        entry.head.as_ref()?;
+        if !line(&mut entry.line) {
+            return None;
+        }
+        entry.held.remove(number);
+        let wakers = entry.wake_head().into_iter().collect();
+        Some(After { wakers, line: None })
+    }
+
+    /// Whether others wait here behind the head.
+    pub(crate) fn has_followers(&self, name: &Arc<Name>) -> bool {
+        let entry = self.entries.get(name);
+        entry.is_some_and(|entry| !entry.rest.is_empty())
+    }
+
+    /// What the waiters of this name have at the server.
+    pub(crate) fn line(&mut self, name: &Arc<Name>) -> Option<&mut L> {
+        self.entries.get_mut(name).map(|entry| &mut entry.line)
+    }
+
+    /// The same for all names, each with the waiter that is to be woken when it has changed.
+    pub(crate) fn lines(&mut self) -> impl Iterator<Item = (&mut L, &mut Option<Waker>)> {
+        let heads = self.entries.values_mut();
+        heads.filter_map(|entry| Some((&mut entry.line, &mut entry.head.as_mut()?.waker)))
+    }
+
+    /// A ticket for a hold with this `number` is in line.
+    pub(crate) fn stand(&mut self, number: u64, name: &Arc<Name>) {
+        self.tickets.insert(number, Arc::clone(name));
+    }
+
+    /// The ticket is not in line any more, or not for this process to look after.
+    pub(crate) fn unstand(&mut self, number: u64) {
+        self.tickets.remove(&number);
+    }
+
+    /// The name whose ticket becomes the hold with this number.
+    pub(crate) fn name_of(&self, number: u64) -> Option<&Arc<Name>> {
+        self.tickets.get(&number)
+    }
+
+    /// The waker of the head.
+    pub(crate) fn wake_head(&mut self, name: &Arc<Name>) -> Option<Waker> {
+        self.entries.get_mut(name).and_then(Entry::wake_head)
     }
 
     /// The holds of all names.
@@ -328,25 +379,13 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
         held.map(|held| held.hold.clone()).collect()
     }
 
-    /// The subscription that an earlier head has left.
-    pub(crate) fn take_subscription(&mut self, name: &Arc<Name>) -> Option<S> {
-        self.entries
-            .get_mut(name)
-            .and_then(|entry| entry.subscription.take())
-    }
-
-    /// Whether this process is subscribed to releases of the name while it holds it.
-    pub(crate) fn is_subscribed(&self, name: &Arc<Name>) -> bool {
-        self.entries
-            .get(name)
-            .is_some_and(|entry| entry.subscription.is_some())
-    }
-
-    /// Ends all locking: all waiters are to be woken, and the holds are the caller's to end.
-    pub(crate) fn close(&mut self) -> (Vec<Waker>, Vec<H>) {
+    /// Ends all locking: all waiters are to be woken, and the holds and what the waiters have at the server are the caller's
+    /// to end.
+    pub(crate) fn close(&mut self) -> Remains<H, L> {
         self.closed = true;
-        let (mut wakers, mut holds) = (Vec::new(), Vec::new());
-        for entry in self.entries.values_mut() {
+        let (mut wakers, mut holds, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, entry) in &mut self.entries {
+            lines.push((Arc::clone(name), std::mem::take(&mut entry.line)));
             wakers.extend(
                 entry
                     .head
@@ -356,29 +395,37 @@ impl<H: Clone, S, F> Waiters<H, S, F> {
             );
             holds.extend(entry.held.iter().map(|held| held.hold.clone()));
         }
-        (wakers, holds)
+        Remains {
+            wakers,
+            holds,
+            lines,
+        }
     }
 
-    /// Removes the entry if the name is neither held nor wanted. Returns its subscription, to be dropped elsewhere.
-    fn sweep(&mut self, name: &Arc<Name>) -> Option<S> {
+    /// Removes the entry if the name is neither held nor wanted. Returns what it had at the server, to be dropped elsewhere.
+    fn sweep(&mut self, name: &Arc<Name>) -> Option<L> {
         let entry = self.entries.get(name)?;
         if entry.held.is_empty() && entry.head.is_none() {
-            return self.entries.remove(name)?.subscription;
+            return self.entries.remove(name).map(|entry| entry.line);
         }
         None
     }
 }
 
-impl<H, S, F> Entry<H, S, F> {
+impl<H, L, F> Entry<H, L, F> {
+    fn wake_head(&mut self) -> Option<Waker> {
+        self.head.as_mut().and_then(|head| head.waker.take())
+    }
+
     /// Takes the waiter out of the queue. Returns the waker of a waiter that became the head.
-    fn depart(&mut self, ticket: u64) -> Option<Waker> {
-        if self.head.as_ref().is_some_and(|head| head.ticket == ticket) {
+    fn depart(&mut self, place: u64) -> Option<Waker> {
+        if self.head.as_ref().is_some_and(|head| head.place == place) {
             self.head = self.rest.pop_front();
-            return self.head.as_mut().and_then(|head| head.waker.take());
+            return self.wake_head();
         }
         if let Ok(at) = self
             .rest
-            .binary_search_by_key(&ticket, |waiter| waiter.ticket)
+            .binary_search_by_key(&place, |waiter| waiter.place)
         {
             self.rest.remove(at);
         }
@@ -433,13 +480,18 @@ impl<H> Holds<H> {
     }
 }
 
-impl<S> After<S> {
+impl<L> After<L> {
+    /// Takes what nobody waits with any more.
+    pub(crate) fn take_line(&mut self) -> Option<L> {
+        self.line.take()
+    }
+
     /// Wakes and drops. The table must not be locked.
     pub(crate) fn run(self) {
         for waker in self.wakers {
             waker.wake();
         }
-        drop(self.subscription);
+        drop(self.line);
     }
 }
 

@@ -143,9 +143,7 @@ async fn two_new_keys_of_a_moving_slot_need_the_call_that_does_with_one() {
     let single = TAKE.call(&keys[..1], &[b"me"]);
     let done = client
         .eval(
-            &TAKE_AND_COUNT
-                .call(&keys, &[b"me"])
-                .with_single_key_fallback(&single),
+            &TAKE_AND_COUNT.call(&keys, &[b"me"]).with_fallback(&single),
             soon(),
         )
         .await
@@ -159,9 +157,7 @@ async fn two_new_keys_of_a_moving_slot_need_the_call_that_does_with_one() {
     migration.finish().await;
     let done = client
         .eval(
-            &TAKE_AND_COUNT
-                .call(&keys, &[b"me"])
-                .with_single_key_fallback(&single),
+            &TAKE_AND_COUNT.call(&keys, &[b"me"]).with_fallback(&single),
             soon(),
         )
         .await

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Target};
+use leasehold_cluster::{Channels, Client, Target};
 use leasehold_resp::Command;
 use leasehold_testkit::{Raw, Scripted, Sentinels, Server, until};
 use tokio::sync::{Notify, broadcast};
@@ -498,9 +498,12 @@ async fn subscriptions_go_where_the_master_goes() {
             other => panic!("{other:?}"),
         }
     }
-    let published = Command::new(client.publish_command())
-        .arg("wake")
-        .arg("again");
+    let published = Command::new(match client.channels() {
+        Channels::Sharded => "SPUBLISH",
+        _ => "PUBLISH",
+    })
+    .arg("wake")
+    .arg("again");
     assert_eq!(
         client.call(b"wake", &published).await.unwrap().as_int(),
         Some(1)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Subscription, SubscriptionEvent};
+use leasehold_cluster::{Channels, Client, Subscription, SubscriptionEvent};
 use leasehold_resp::push::{Confirmation, Subscribe};
 use leasehold_resp::{Command, Connection, Endpoint, Error};
 use leasehold_testkit::cluster::Step;
@@ -34,9 +34,12 @@ async fn message(subscription: &mut Subscription) -> (String, usize) {
 }
 
 async fn publish(client: &Client, channel: &str, message: &str) -> Result<i64, Error> {
-    let command = Command::new(client.publish_command())
-        .arg(channel)
-        .arg(message);
+    let command = Command::new(match client.channels() {
+        Channels::Sharded => "SPUBLISH",
+        _ => "PUBLISH",
+    })
+    .arg(channel)
+    .arg(message);
     Ok(client
         .call(channel.as_bytes(), &command)
         .await?

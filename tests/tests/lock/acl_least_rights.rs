@@ -1,40 +1,62 @@
 //! The least rights that a user of locks needs, as the README lists them: with all of them
 //! everything works, and each missing right has its own effect.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Locks, Release};
-use leasehold_testkit::{Cluster, Raw, Replicas, Server};
+use leasehold::{Error, ErrorKind, Interop, Locks, Release};
+use leasehold_testkit::statistics::subscribers;
+use leasehold_testkit::{Cluster, Cut, Fault, Proxy, Raw, Replicas, Server};
 
-use crate::support::{ms, until, within};
+use crate::support::{ms, scripts_run, until, within};
 
 /// For the locks of the namespace `shop`.
-const PATTERNS: &[&str] = &[
-    "~shop:*",
-    "~redisson_lock_token:{shop:*",
-    "&redisson_lock__channel:{shop:*",
-];
+const PATTERNS: &[&str] = &["~shop:*", "~redisson_lock_token:{shop:*"];
 /// Commands that run scripts, commands in the scripts, and reads.
 const COMMANDS: &[&str] = &[
-    "+eval", "+evalsha", "+hexists", "+pttl", "+get", "+time", "+hset", "+pexpire", "+set",
-    "+hdel", "+hscan", "+del",
+    "+eval", "+evalsha", "+hexists", "+pttl", "+time", "+hset", "+pexpire", "+set", "+hdel",
+    "+hscan", "+del",
 ];
-/// Asked before waiters are woken, and at each connect; a denial prevents nothing, but is logged.
-const NOTED: &[&str] = &["+exists", "+info"];
-/// Pub/sub, which wakes waiters.
-const CHANNELS: &[&str] = &["+publish", "+subscribe", "+unsubscribe"];
+/// A denial prevents nothing, but is logged: asked at each connect, taking a ticket back, and the
+/// end of the locks.
+const NOTED: &[&str] = &["+info", "+zrem", "+unsubscribe"];
+/// After an answer that was lost.
+const REPEATED: &str = "+get";
+
+/// The tickets of those who wait, without which they ask again and again.
+const LINE: &[&str] = &["~leasehold_line:{shop:*", "+zrevrange", "+zadd", "+zrank"];
+/// The place of a ticket that waits for long.
+const PLACE: &str = "+zscore";
+/// Granting the lock to the first ticket, and its message; without them waiters look by themselves.
+const GRANTS: &[&str] = &["+exists", "+zpopmin"];
+const MESSAGES: &[&str] = &["&leasehold:*", "+publish", "+subscribe"];
 /// The same where channels belong to slots.
-const SHARDED: &[&str] = &["+spublish", "+ssubscribe", "+sunsubscribe"];
+const SHARDED_MESSAGES: &[&str] = &["&leasehold_line:{shop:*", "+spublish", "+ssubscribe"];
 /// Commands for a cluster's map and redirects.
 const CLUSTER: &[&str] = &["+cluster|slots", "+pubsub|shardnumsub", "+asking"];
+
+/// Further rights beside Redisson.
+const REDISSON: &[&str] = &[
+    "&redisson_lock__channel:{shop:*",
+    "+publish",
+    "+subscribe",
+    "+unsubscribe",
+    "+pubsub|numsub",
+    "+zcard",
+];
 
 /// Further rights of locks that replicas confirm, besides `+info`.
 const REPLICAS: &[&str] = &["+wait"];
 /// The same in a cluster.
 const CLUSTER_REPLICAS: &[&str] = &["+cluster|myid", "+cluster|replicas", "+cluster|nodes"];
 
-/// The lease. A waiter without the message of a release tries again after this time.
+/// The lease. It is renewed while a test waits for longer.
 const LEASE: Duration = Duration::from_secs(3);
+
+/// The rights to the whole mutex at one server.
+fn all_rights() -> Vec<&'static str> {
+    let line = [LINE, &[PLACE], GRANTS, MESSAGES].concat();
+    [PATTERNS, COMMANDS, NOTED, &[REPEATED], &line].concat()
+}
 
 /// Servers on which users are created.
 struct Place {
@@ -46,6 +68,14 @@ struct Place {
 impl Place {
     /// Two clients, as a user with only these rights.
     async fn user(&mut self, rights: &[&str]) -> Result<(Locks, Locks), Error> {
+        self.user_beside(Interop::Off, rights).await
+    }
+
+    async fn user_beside(
+        &mut self,
+        interop: Interop,
+        rights: &[&str],
+    ) -> Result<(Locks, Locks), Error> {
         self.users += 1;
         let user = format!("user{}", self.users);
         // Redis 6.2 gives a new user every channel.
@@ -64,8 +94,22 @@ impl Place {
             assert!(made.is_ok(), "{made:?}");
         }
         let url = self.url.replace("://", &format!("://{user}:secret@"));
-        let locks = || Locks::builder(&url).namespace("shop").lease(LEASE);
+        let locks = || {
+            Locks::builder(&url)
+                .namespace("shop")
+                .lease(LEASE)
+                .interop(interop)
+        };
         Ok((locks().connect().await?, locks().connect().await?))
+    }
+
+    /// Number of scripts that were asked for, of all servers.
+    async fn asked(&mut self) -> u64 {
+        let mut asked = 0;
+        for admin in &mut self.admins {
+            asked += scripts_run(admin).await;
+        }
+        asked
     }
 
     /// Denials of the first server, for all users.
@@ -76,8 +120,9 @@ impl Place {
             .iter()
             .map(|entry| entry.get("object").unwrap().str().into())
             .collect();
-        // Every handshake tries `CLIENT SETINFO`; its denial has no effect.
-        denied.retain(|object| !object.starts_with("client"));
+        // Every handshake tries `CLIENT SETINFO`, and a connection that was idle for long `PING`: their
+        // denial has no effect.
+        denied.retain(|object| !object.starts_with("client") && object != "ping");
         denied.dedup();
         denied
     }
@@ -96,21 +141,19 @@ async fn single() -> (Server, Place) {
 async fn cluster() -> (Cluster, Place, Vec<&'static str>) {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
     let admins = vec![cluster.raw(0).await, cluster.raw(1).await];
-    let channels = if cluster.node(0).knows("SPUBLISH").await {
-        SHARDED
-    } else {
-        CHANNELS
-    };
+    let mut rights = all_rights();
+    if cluster.node(0).knows("SPUBLISH").await {
+        rights.retain(|right| !MESSAGES.contains(right) && *right != "+unsubscribe");
+        rights.extend(SHARDED_MESSAGES);
+        rights.push("+sunsubscribe");
+    }
+    rights.extend(CLUSTER);
     let place = Place {
         url: cluster.url(),
         admins,
         users: 0,
     };
-    (
-        cluster,
-        place,
-        [PATTERNS, COMMANDS, NOTED, channels, CLUSTER].concat(),
-    )
+    (cluster, place, rights)
 }
 
 fn without<'a>(rights: &[&'a str], one: &str) -> Vec<&'a str> {
@@ -150,24 +193,33 @@ async fn operations((ours, theirs): &(Locks, Locks), name: &str) -> Result<(), E
     Ok(())
 }
 
-/// One waits, the other one releases. Returns whether the message woke the waiter, rather than the
-/// end of the lease.
-async fn is_heard((ours, theirs): &(Locks, Locks), name: &str) -> bool {
-    let since = Instant::now();
-    let guard = ours.mutex(name).lock().lease(LEASE).await.unwrap();
+/// One waits, in line or by asking, and the other one releases. Returns whether the waiter got its turn
+/// without asking again.
+async fn is_heard(place: &mut Place, (ours, theirs): &(Locks, Locks), name: &str) -> bool {
+    let guard = ours.mutex(name).lock().await.unwrap();
     let lock = theirs.mutex(name).lock();
     let waiter = tokio::spawn(async move { lock.await.unwrap() });
-    // Longer than it takes to subscribe.
-    tokio::time::sleep(ms(500)).await;
+    // Longer than it takes to subscribe and to stand in line.
+    tokio::time::sleep(ms(400)).await;
+    let asked = place.asked().await;
     guard.release().await.unwrap();
-    drop(within("the waiter", waiter).await.unwrap());
-    since.elapsed() < LEASE
+    let next = within("the waiter", waiter).await.unwrap();
+    let asked = place.asked().await - asked;
+    assert_eq!(next.release().await.unwrap(), Release::Released);
+    asked == 1
 }
 
-async fn everything_works(users: &(Locks, Locks)) {
+async fn everything_works(place: &mut Place, users: &(Locks, Locks)) {
     operations(users, "a").await.unwrap();
-    // On a machine that is very busy it may take as long as the lease.
-    until("a release is heard", async || is_heard(users, "a").await).await;
+    // A look may come in between.
+    until("a grant is heard", async || {
+        is_heard(place, users, "a").await
+    })
+    .await;
+    let gives_up = users.1.mutex("a").try_lock_for(ms(300));
+    let guard = users.0.mutex("a").lock().await.unwrap();
+    assert!(gives_up.await.unwrap().is_none());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
     let guard = users.0.mutex("b").lock().await.unwrap();
     tokio::time::sleep(LEASE + LEASE / 2).await;
     assert!(guard.is_held(), "renewed");
@@ -192,23 +244,27 @@ async fn each_is_missed(place: &mut Place, rights: &[&str], needed: &[&str]) {
     }
 }
 
-/// Without any of these everything works, but waiters are late.
-async fn each_is_heard_of(place: &mut Place, rights: &[&str], needed: &[&str]) {
+/// Without any of these everything works, but waiters have to ask again.
+async fn each_is_asked_for(place: &mut Place, rights: &[&str], needed: &[&str]) {
     for missing in needed {
         let users = place.user(&without(rights, missing)).await.unwrap();
         let name = format!("without{}", place.users);
         operations(&users, &name)
             .await
             .unwrap_or_else(|error| panic!("without {missing}: {error}"));
-        assert!(!is_heard(&users, &name).await, "heard without {missing}");
+        for _ in 0..2 {
+            let heard = is_heard(place, &users, &name).await;
+            assert!(!heard, "heard without {missing}");
+        }
     }
 }
 
 #[tokio::test]
 async fn a_user_with_the_least_rights_has_the_whole_mutex() {
     let (_server, mut place) = single().await;
-    let rights = [PATTERNS, COMMANDS, NOTED, CHANNELS].concat();
-    everything_works(&place.user(&rights).await.unwrap()).await;
+    let rights = all_rights();
+    let users = place.user(&rights).await.unwrap();
+    everything_works(&mut place, &users).await;
     assert_eq!(
         place.denied().await,
         [""; 0],
@@ -217,47 +273,131 @@ async fn a_user_with_the_least_rights_has_the_whole_mutex() {
 
     for missing in NOTED {
         let users = place.user(&without(&rights, missing)).await.unwrap();
-        everything_works(&users).await;
-        assert_eq!(place.denied().await, [missing.trim_start_matches('+')]);
+        everything_works(&mut place, &users).await;
+        drop(users);
+        until("the denial", async || {
+            let denied = place.denied().await;
+            let (denied, expected) = (denied.join(" "), missing.trim_start_matches('+'));
+            if denied == expected {
+                Ok(())
+            } else {
+                Err(denied)
+            }
+        })
+        .await;
         place.admins[0].cmd(&["ACL", "LOG", "RESET"]).await;
     }
 }
 
 #[tokio::test]
-async fn each_missing_right_is_an_error_that_says_so_or_makes_waiters_late() {
+async fn each_missing_right_is_an_error_that_says_so_or_makes_waiters_ask() {
     let (_server, mut place) = single().await;
-    let rights = [PATTERNS, COMMANDS, NOTED, CHANNELS].concat();
-    each_is_missed(&mut place, &rights, &PATTERNS[..2]).await;
+    let rights = all_rights();
+    each_is_missed(&mut place, &rights, PATTERNS).await;
     each_is_missed(&mut place, &rights, COMMANDS).await;
-    each_is_heard_of(
-        &mut place,
-        &rights,
-        &[PATTERNS[2], "+publish", "+subscribe"],
-    )
+    each_is_asked_for(&mut place, &rights, LINE).await;
+    each_is_asked_for(&mut place, &rights, GRANTS).await;
+    each_is_asked_for(&mut place, &rights, MESSAGES).await;
+}
+
+/// A user of locks as they were before there was a line.
+#[tokio::test]
+async fn without_any_right_to_the_line_locks_are_taken_released_and_waited_for() {
+    let (server, mut place) = single().await;
+    let mut raw = server.raw().await;
+    let others = place.user(&all_rights()).await.unwrap();
+    let line = [LINE, &[PLACE, "+zrem"], GRANTS, MESSAGES].concat();
+    for missing in [&LINE[..1], &line[..]] {
+        let mut rights = all_rights();
+        rights.retain(|right| !missing.contains(right));
+        let users = place.user(&rights).await.unwrap();
+        for _ in 0..2 {
+            assert!(!is_heard(&mut place, &users, "a").await);
+        }
+        // Dropped, and many at once.
+        let mut guards = Vec::new();
+        for n in 0..50 {
+            let guard = users.0.mutex(format!("n{n}")).lock().await.unwrap();
+            assert!(guard.token().as_u64() > 0);
+            guards.push(guard);
+        }
+        drop(guards);
+        until("all of them are released", async || {
+            raw.cmd(&["KEYS", "shop:n*"]).await.array().is_empty()
+        })
+        .await;
+        // It finds a lock free beside others who stand in line, and they find it after each release.
+        let held = others.0.mutex("a").lock().await.unwrap();
+        let poor = tokio::spawn(users.0.mutex("a").lock().into_future());
+        let rich = tokio::spawn(others.1.mutex("a").lock().into_future());
+        tokio::time::sleep(ms(400)).await;
+        held.release().await.unwrap();
+        for waiter in [rich, poor] {
+            let guard = within("its turn", waiter).await.unwrap().unwrap();
+            guard.release().await.unwrap();
+        }
+        let guard = others.0.mutex("a").lock().await.unwrap();
+        assert!(users.0.mutex("a").force_unlock().await.unwrap());
+        assert_eq!(guard.release().await.unwrap(), Release::AlreadyGone);
+    }
+}
+
+/// A waiter whose answer was lost asks again; one that waits for long looks for its place.
+#[tokio::test]
+async fn rights_that_are_needed_rarely_are_missed_then_and_no_sooner() {
+    let (server, mut place) = single().await;
+    let rights = all_rights();
+    for missing in [REPEATED, PLACE] {
+        let users = place.user(&without(&rights, missing)).await.unwrap();
+        operations(&users, "a").await.unwrap();
+        let guard = users.0.mutex("a").lock().await.unwrap();
+        let waiter = tokio::spawn(users.1.mutex("a").lock().into_future());
+        tokio::time::sleep(ms(2_500)).await;
+        guard.release().await.unwrap();
+        let next = within("its turn", waiter).await.unwrap().unwrap();
+        assert_eq!(next.release().await.unwrap(), Release::Released);
+    }
+    let proxy = Proxy::start(server.addr());
+    place.url = proxy.url();
+    let users = place.user(&without(&rights, REPEATED)).await.unwrap();
+    operations(&users, "b").await.unwrap();
+    proxy.to_client(Fault::LoseReply {
+        nth: 1,
+        how: Cut::Rst,
+    });
+    let error = users.0.mutex("b").lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    // It is released.
+    until("the lock is free", async || {
+        users.1.mutex("b").holder().await.unwrap().is_none()
+    })
     .await;
 }
 
 #[tokio::test]
-async fn whoever_may_not_unsubscribe_goes_on_listening() {
+async fn beside_redisson_its_channel_is_listened_to_and_counted() {
     let (server, mut place) = single().await;
-    let rights = [PATTERNS, COMMANDS, NOTED, CHANNELS].concat();
-    for (rights, left) in [(rights.clone(), 0), (without(&rights, "+unsubscribe"), 1)] {
-        let users = place.user(&rights).await.unwrap();
-        let mut raw = server.raw().await;
+    let mut raw = server.raw().await;
+    let mut rights = all_rights();
+    rights.retain(|right| !REDISSON.contains(right));
+    rights.extend(REDISSON);
+    let channel = "redisson_lock__channel:{shop:a}";
+    for missing in ["", "+pubsub|numsub", "+zcard", "+unsubscribe"] {
+        let mut rights = rights.clone();
+        rights.retain(|right| *right != missing);
+        let users = place.user_beside(Interop::Redisson, &rights).await.unwrap();
+        for _ in 0..2 {
+            operations(&users, "a").await.unwrap();
+            is_heard(&mut place, &users, "a").await;
+        }
         let guard = users.0.mutex("a").lock().await.unwrap();
-        assert!(
-            users
-                .1
-                .mutex("a")
-                .try_lock_for(ms(500))
-                .await
-                .unwrap()
-                .is_none()
-        );
+        let tried = users.1.mutex("a").try_lock_for(ms(500));
+        assert!(tried.await.unwrap().is_none());
         guard.release().await.unwrap();
         // Answered after everything that the waiter sent when it gave up.
         assert!(users.1.mutex("a").holder().await.unwrap().is_none());
-        assert_eq!(crate::support::listeners(&mut raw, "shop:a").await, left);
+        let left = i64::from(missing == "+unsubscribe");
+        assert_eq!(subscribers(&mut raw, channel).await, left, "{missing}");
     }
 }
 
@@ -265,7 +405,7 @@ async fn whoever_may_not_unsubscribe_goes_on_listening() {
 async fn a_user_with_the_least_rights_has_the_whole_mutex_in_a_cluster() {
     let (cluster, mut place, rights) = cluster().await;
     let users = place.user(&rights).await.unwrap();
-    everything_works(&users).await;
+    everything_works(&mut place, &users).await;
 
     // A new lock in a migrating slot.
     let key = cluster.key_at(0, "shop:k").await;
@@ -299,12 +439,13 @@ async fn a_user_with_the_least_rights_has_the_whole_mutex_in_a_cluster() {
 async fn each_missing_right_shows_in_a_cluster_too() {
     let (_cluster, mut place, rights) = cluster().await;
     each_is_missed(&mut place, &rights, &["+cluster|slots"]).await;
-    each_is_missed(&mut place, &rights, &PATTERNS[..2]).await;
+    each_is_missed(&mut place, &rights, PATTERNS).await;
     each_is_missed(&mut place, &rights, COMMANDS).await;
+    each_is_asked_for(&mut place, &rights, LINE).await;
+    each_is_asked_for(&mut place, &rights, GRANTS).await;
     if rights.contains(&"+spublish") {
         each_is_missed(&mut place, &rights, &["+pubsub|shardnumsub"]).await;
-        let needed = [PATTERNS[2], "+spublish", "+ssubscribe"];
-        each_is_heard_of(&mut place, &rights, &needed).await;
+        each_is_asked_for(&mut place, &rights, SHARDED_MESSAGES).await;
     }
 }
 
@@ -316,7 +457,7 @@ async fn replicas_and_the_age_of_a_server_are_asked_for_with_rights_of_their_own
         admins: vec![servers.node(0).raw().await],
         users: 0,
     };
-    let rights = [PATTERNS, COMMANDS, NOTED, CHANNELS, REPLICAS].concat();
+    let rights = [&all_rights(), REPLICAS].concat();
     let take = async |users: &(Locks, Locks), name: &str| {
         loop {
             let attempt = users.0.mutex(name).try_lock();

@@ -223,7 +223,7 @@ async fn a_server_that_dies_under_a_lock_is_an_error_for_each_operation() {
     );
     let mut raw = server.raw().await;
     until("the waiter", async || {
-        crate::support::listeners(&mut raw, "wanted").await == 1
+        crate::support::tickets(&mut raw, "wanted").await == 1
     })
     .await;
 
@@ -405,7 +405,7 @@ async fn absurd_times_to_wait_are_only_long_or_short() {
         .into_iter()
         .collect();
     until("the waiters", async || {
-        crate::support::listeners(&mut raw, "a").await == 1
+        crate::support::tickets(&mut raw, "a").await == 1
     })
     .await;
     drop(guard);

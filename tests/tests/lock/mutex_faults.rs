@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::{ErrorKind, Guard, Locks, Release};
 use leasehold_testkit::{Accept, Cut, Fault, Proxy, Server};
 
-use crate::support::{exists, fields, listeners, locks, ms, until, within};
+use crate::support::{exists, fields, locks, ms, tickets, until, within};
 
 async fn impatient(url: String) -> Locks {
     Locks::builder(url)
@@ -151,11 +151,10 @@ async fn a_lock_dropped_at_any_await_leaves_nothing_on_the_server() {
             };
             let taken = drop_after(polls, &ours, foreign).await;
             until("the release", async || !exists(&mut raw, "a").await).await;
-            until("unsubscribing", async || {
-                listeners(&mut raw, "a").await == 0
+            until("no ticket is left", async || {
+                tickets(&mut raw, "a").await == 0
             })
             .await;
-            // If it was taken twice in a row beside the other client, it stands back for a moment.
             until("the next, with an empty queue", async || {
                 ours.mutex("a").try_lock().await.unwrap().is_some()
             })

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Guard, Locks};
-use leasehold_testkit::statistics::subscribers;
+use leasehold::{Error, Guard, Locks};
 use leasehold_testkit::until_for;
 use leasehold_testkit::wait::{self, Answer};
 use leasehold_testkit::{Raw, RawValue, Server};
 pub(crate) use leasehold_testkit::{calls, ms};
+use tokio::task::JoinHandle;
 
 /// Upper bound on each wait: shorter than the default lease of 30 s, so that no test passes only
 /// because a lease has ended.
@@ -131,9 +131,11 @@ pub(crate) async fn fields(raw: &mut Raw, key: &str) -> String {
     pairs.join(" ")
 }
 
-/// Number of subscribers of the channel of the lock `name`.
-pub(crate) async fn listeners(raw: &mut Raw, name: &str) -> i64 {
-    subscribers(raw, &format!("redisson_lock__channel:{{{name}}}")).await
+/// Number of tickets in the line for the lock `name`.
+pub(crate) async fn tickets(raw: &mut Raw, name: &str) -> i64 {
+    raw.cmd(&["ZCARD", &format!("leasehold_line:{{{name}}}")])
+        .await
+        .int()
 }
 
 /// Number of scripts run, by EVAL or EVALSHA.
@@ -154,4 +156,36 @@ pub(crate) async fn assert_everything_expires(raw: &mut Raw) {
 
 pub(crate) fn bulk(text: &str) -> RawValue {
     RawValue::Bulk(text.into())
+}
+
+/// The tickets in the line for the lock `name`, first to last.
+pub(crate) async fn line(raw: &mut Raw, name: &str) -> Vec<String> {
+    let key = format!("leasehold_line:{{{name}}}");
+    let tickets = raw.cmd(&["ZRANGE", &key, "0", "-1"]).await;
+    tickets
+        .array()
+        .iter()
+        .map(|ticket| ticket.str().into())
+        .collect()
+}
+
+/// A task that waits for the lock `name` with a ticket at the end of the line.
+pub(crate) async fn in_line(
+    raw: &mut Raw,
+    locks: &Locks,
+    name: &str,
+) -> JoinHandle<Result<Guard, Error>> {
+    let waiter = tokio::spawn(locks.mutex(name).lock().into_future());
+    until("a ticket in line", async || {
+        let line = line(raw, name).await;
+        line.last()
+            .is_some_and(|last| last.starts_with(locks.client_id()))
+    })
+    .await;
+    waiter
+}
+
+/// The guard that a waiter gets.
+pub(crate) async fn its_turn(waiter: JoinHandle<Result<Guard, Error>>) -> Guard {
+    within("its turn", waiter).await.unwrap().unwrap()
 }

@@ -16,7 +16,7 @@ use leasehold_resp as resp;
 use tokio::task::JoinSet;
 
 use super::super::registry::{Registry, SpawnWorker};
-use super::super::release::is_retryable;
+use super::super::release::{is_retryable, leaves_work};
 use super::super::work_queue::PendingEnd;
 use super::rounds::{self, Ran, Rounds};
 use super::{Batch, Worth, cut, is_migrating, settle, submit_due};
@@ -317,7 +317,7 @@ async fn finish(client: Client, mut ends: Vec<PendingEnd>) -> Done {
         let submitted: Vec<_> = ends.drain(..).map(submit).collect();
         for (submitted, end) in submitted {
             match submitted.await {
-                Err(error) if !is_retryable(&error) => {}
+                Err(error) if !leaves_work(&error) => {}
                 Err(error) if error.as_server().is_some() => finish_one(&client, end).await,
                 Err(_) => ends.push(end),
                 Ok(_) => {}
@@ -329,12 +329,15 @@ async fn finish(client: Client, mut ends: Vec<PendingEnd>) -> Done {
 
 /// Repeats the end of a hold until nothing that was sent before can undo it, or it is over in any case.
 async fn finish_one(client: &Client, mut end: PendingEnd) {
+    let single_key = end.single_key.as_call();
+    let single_key = single_key.slices();
+    let single_key = single_key.call();
     let call = end.call.as_call();
     let slices = call.slices();
     let mut pause = CONNECT_CHECK;
     while Instant::now() < end.until {
         let deadline = end.until.min(Instant::now() + client.command_timeout());
-        let call = slices.call();
+        let call = slices.call().with_fallback(&single_key);
         match client.end(&call, &mut end.unanswered, deadline).await {
             // Refused for good: it ends with its lease.
             Err(error) if !is_retryable(&error) => break,

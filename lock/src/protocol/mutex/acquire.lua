@@ -1,71 +1,51 @@
--- Takes a lock for one acquisition, or says for how long somebody else will hold it.
+-- Takes a lock for one acquisition; or says for how long somebody else will hold it, and joins the line of those who wait.
 --
 -- KEYS[1]  the lock: a hash of holder -> count, as Redisson lays it out
 -- KEYS[2]  the counter of its fencing tokens: a decimal string
+-- KEYS[3]  the line, a sorted set of tickets, to join it; absent to take the lock now or not at all
 -- ARGV[1]  the hold: an id nobody ever used for another acquisition
 -- ARGV[2]  the lease, in milliseconds
--- ARGV[3]  how long to keep the counter, in milliseconds; 0 = for ever, as Redisson expects
+-- ARGV[3]  how long to keep the counter, in milliseconds; 0 = for ever, as Redisson expects; absent = 600000
+-- ARGV[4]  with a line: the ticket
+-- ARGV[5]  with a block of tokens: how many to reserve; the one in the reply is the first
 --
--- Reply, one integer:  > 0      held by this hold, and this is its token
---                      0        held by another, and the key has no expiry
---                      -1 - n   held by another for n milliseconds more
+-- Reply: n > 0         held by this hold, and this is its token
+--        {token, ms}   held by this hold since an earlier request, for so long from now
+--        0             held by another, and the key has no expiry
+--        -1 - n        held by another for n milliseconds more
+--        {ms, tickets ahead, score of the ticket, time in µs, 1 if it is new}   with a line: held by another for ms more
 --
--- May be repeated: a hold that is already there gets the same answer again, and its lease from now on. The count stays
--- 1 whatever happens, so one release always ends the hold.
+-- May be repeated: a hold and a ticket that are there already get the same answer again. If the lock came free in between,
+-- the repetition takes it and the ticket stays: the release names it then.
+--
+-- A lock that is absent is taken, whoever is in line: while tickets wait it is absent only after an expiry, and each such
+-- newcomer grants the first of them at its release. Not so with a line and beside Redisson: there a release may leave the
+-- lock to whoever comes first of Redisson's waiters, and a process that locks in a loop would be that always.
 --
 -- A failing command does not undo the writes before it: everything that can fail (WRONGTYPE, a strange counter) comes
 -- before the first write.
+--
+-- What an uncontended acquire needs comes first: every function that is made before it costs time, and so does every argument.
 
-local lease = tonumber(ARGV[2])
-local mine = redis.call('HEXISTS', KEYS[1], ARGV[1])
-local ttl = redis.call('PTTL', KEYS[1])
-if mine == 0 and ttl ~= -2 then
-  -- Held by others, if the fields are holders: an id with a colon and a count, beside the mode of a read-write lock.
-  local fields, holders = redis.call('HSCAN', KEYS[1], 0)[2], 0
-  for i = 1, #fields, 2 do
-    local field, value = fields[i], fields[i + 1]
-    if string.find(field, '.:.') and string.find(value, '^%d+$') then
-      holders = holders + 1
-    elseif field ~= 'mode' or value ~= 'read' and value ~= 'write' then
-      holders = -1
-      break
-    end
+local call = redis.call
+local ttl = call('PTTL', KEYS[1])
+-- Beside Redisson a release may leave the lock to its waiters: whoever has a ticket then stands behind those in line.
+local stands = ttl == -2 and ARGV[3] == '0' and KEYS[3] and redis.pcall('EXISTS', KEYS[3]) == 1
+local text, old
+if ttl == -2 and not stands and not ARGV[5] then
+  -- The token step, for a counter that is behind the time: see there.
+  local time = call('TIME')
+  text = time[2]
+  text = time[1] .. (#text == 6 and text or string.format('%06d', text))
+  if ARGV[3] == '0' then
+    old = redis.pcall('SET', KEYS[2], text, 'GET')
+  else
+    old = redis.pcall('SET', KEYS[2], text, 'PX', ARGV[3] or '600000', 'GET')
   end
-  if holders <= 0 and #fields > 0 then
-    return redis.error_reply('WRONGTYPE the key holds a hash whose fields are not the holders of a lock')
+  if not old or type(old) == 'string' and #old == #text and old < text and string.find(old, '^%d+$') then
+    call('HSET', KEYS[1], ARGV[1], '1')
+    call('PEXPIRE', KEYS[1], ARGV[2])
+    return tonumber(text)
   end
-  if ttl == -1 then
-    return 0
-  end
-  return -1 - ttl
 end
 
-local counter = redis.call('GET', KEYS[2])
-if counter and not string.match(counter, '^%d+$') then
-  return redis.error_reply('BADTOKEN the counter of fencing tokens is not a number')
-end
-if mine == 1 and counter then
-  -- Writes in any case: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
-  redis.call('PEXPIRE', KEYS[1], math.max(ttl, lease))
-  return tonumber(counter)
-end
-
--- The time in microseconds as a floor: the token grows even if the counter was lost in a flush or a failover.
-local time = redis.call('TIME')
-local token = math.max(tonumber(counter or 0) + 1, time[1] * 1000000 + time[2])
-if token > 9007199254740991 then
-  return redis.error_reply('BADTOKEN the counter of fencing tokens ran out of the exact integers')
-end
-
-if mine == 0 then
-  redis.call('HSET', KEYS[1], ARGV[1], 1)
-end
-redis.call('PEXPIRE', KEYS[1], math.max(ttl, lease))
--- Lua's own number to string conversion keeps 14 digits; a token has 16.
-local text = string.format('%.0f', token)
-if ARGV[3] == '0' then
-  redis.call('SET', KEYS[2], text)
-else
-  redis.call('SET', KEYS[2], text, 'PX', ARGV[3])
-end
-return token

@@ -1,8 +1,12 @@
--- Removes a lock, whoever holds it, and wakes those who wait for it.
+-- Removes a lock, whoever holds it, and hands it on to the first in line.
 --
 -- KEYS[1]  the lock: a hash of holder -> count
--- ARGV[1]  the channel its waiters listen on
--- ARGV[2]  how it is published on: PUBLISH, or SPUBLISH where channels belong to slots
+-- KEYS[2]  the counter of its fencing tokens: a decimal string
+-- KEYS[3]  the line: a sorted set of tickets by place; with KEYS[2] absent where only the lock's own key can be used: then
+--          nothing is granted, and those who wait find it free at their next look
+-- ARGV[1]  with Redisson: its channel for releases; '' otherwise
+-- ARGV[2]  how grants are published: P, S or C, see the grant step
+-- ARGV[3]  how long to keep the counter, in milliseconds; 0 = for ever, as Redisson expects
 --
 -- Reply, one integer: 1 it was held, 0 it was not.
 --
@@ -35,5 +39,7 @@ if holders == 0 then
   return redis.error_reply('WRONGTYPE the key holds a hash whose fields are not the holders of a lock')
 end
 redis.call('DEL', KEYS[1])
-redis.pcall(ARGV[2], ARGV[1], '0')
+if not (KEYS[3] and grant(ARGV[2])) and ARGV[1] ~= '' then
+  redis.pcall(ARGV[2] == 'S' and 'SPUBLISH' or 'PUBLISH', ARGV[1], '0')
+end
 return 1

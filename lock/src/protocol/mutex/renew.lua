@@ -20,9 +20,14 @@ for i, key in ipairs(KEYS) do
   held[i] = 0
   if mine == 1 then
     held[i] = 1
-    -- Writes in any case: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
-    local ttl = redis.call('PTTL', key)
-    redis.call('PEXPIRE', key, math.max(ttl, tonumber(ARGV[2 * i])))
+    -- Not shortened, and extended in one command where the server can; Redis before 7.0 knows no `GT`. It passes over a key
+    -- without an expiry, which gets one.
+    if redis.pcall('PEXPIRE', key, ARGV[2 * i], 'GT') ~= 1 then
+      local ttl = redis.call('PTTL', key)
+      if ttl < tonumber(ARGV[2 * i]) then
+        redis.call('PEXPIRE', key, ARGV[2 * i])
+      end
+    end
   end
 end
 return held

@@ -53,16 +53,16 @@ fn held(number: u64, owner: Option<u64>) -> Held<u64> {
     }
 }
 
-fn look(table: &mut Table, name: &Arc<Name>, ticket: u64) -> Seen {
-    table.position(name, ticket, Waker::noop())
+fn look(table: &mut Table, name: &Arc<Name>, place: u64) -> Seen {
+    table.position(name, place, Waker::noop())
 }
 
 #[test]
 fn an_uncontended_lock_leaves_nothing_behind() {
     let (mut table, a) = (Table::new(), name("a"));
-    let ticket = table.enter(&a, claim(None)).unwrap();
-    assert_eq!(look(&mut table, &a, ticket), Position::Free);
-    table.grant(&a, ticket, held(1, None), None).unwrap().run();
+    let place = table.enter(&a, claim(None)).unwrap();
+    assert_eq!(look(&mut table, &a, place), Position::Free);
+    table.grant(&a, place, held(1, None)).unwrap().run();
     assert_eq!(table.entries.len(), 1);
     table.end(&a, 1).run();
     assert!(table.entries.is_empty());
@@ -79,7 +79,7 @@ fn only_the_head_contends_and_the_next_one_is_woken_when_it_leaves() {
     assert_eq!(table.position(&a, second, &waker), Position::Queued);
     assert_eq!(look(&mut table, &a, third), Position::Queued);
 
-    table.leave(&a, first, None).run();
+    table.leave(&a, first).run();
     assert_eq!(counter.wakes(), 1);
     assert_eq!(look(&mut table, &a, second), Position::Free);
     assert_eq!(look(&mut table, &a, third), Position::Queued);
@@ -92,7 +92,7 @@ fn the_next_one_is_woken_when_the_local_hold_ends() {
     let second = table.enter(&a, claim(None)).unwrap();
     let (counter, waker) = Counter::new();
     table.position(&a, second, &waker);
-    table.grant(&a, first, held(7, None), None).unwrap().run();
+    table.grant(&a, first, held(7, None)).unwrap().run();
     assert_eq!(counter.wakes(), 1, "it must watch over the hold now");
     assert_eq!(table.position(&a, second, &waker), Position::Behind(7));
 
@@ -107,11 +107,8 @@ fn the_next_one_is_woken_when_the_local_hold_ends() {
 fn a_late_end_of_an_old_hold_does_not_free_the_new_one() {
     let (mut table, a) = (Table::new(), name("a"));
     for number in [1, 2] {
-        let ticket = table.enter(&a, claim(None)).unwrap();
-        table
-            .grant(&a, ticket, held(number, None), None)
-            .unwrap()
-            .run();
+        let place = table.enter(&a, claim(None)).unwrap();
+        table.grant(&a, place, held(number, None)).unwrap().run();
     }
     table.end(&a, 1).run();
     assert_eq!(table.entries.len(), 1);
@@ -122,16 +119,16 @@ fn a_late_end_of_an_old_hold_does_not_free_the_new_one() {
 #[test]
 fn waiters_who_vanish_from_the_middle_lose_nobody_elses_turn() {
     let (mut table, a) = (Table::new(), name("a"));
-    let tickets: Vec<u64> = (0..5)
+    let places: Vec<u64> = (0..5)
         .map(|_| table.enter(&a, claim(None)).unwrap())
         .collect();
     for gone in [2, 4, 0] {
-        table.leave(&a, tickets[gone], None).run();
+        table.leave(&a, places[gone]).run();
     }
-    assert_eq!(look(&mut table, &a, tickets[1]), Position::Free);
-    assert_eq!(look(&mut table, &a, tickets[3]), Position::Queued);
+    assert_eq!(look(&mut table, &a, places[1]), Position::Free);
+    assert_eq!(look(&mut table, &a, places[3]), Position::Queued);
     for gone in [1, 3] {
-        table.leave(&a, tickets[gone], None).run();
+        table.leave(&a, places[gone]).run();
     }
     assert!(table.entries.is_empty());
 }
@@ -148,7 +145,7 @@ fn try_enters_only_where_nobody_is_ahead() {
         Ok(None),
         "a waiter asks the server"
     );
-    table.grant(&a, first, held(1, None), None).unwrap().run();
+    table.grant(&a, first, held(1, None)).unwrap().run();
     assert_eq!(
         table.enter_if_free(&a, claim(None), |_| true),
         Ok(None),
@@ -174,40 +171,46 @@ fn try_enters_only_where_nobody_is_ahead() {
 fn the_same_owner_nests_from_anywhere_in_the_queue() {
     let (mut table, a) = (Table::new(), name("a"));
     let first = table.enter(&a, claim(Some(1))).unwrap();
-    let stwakes_beforeer = table.enter(&a, claim(None)).unwrap();
+    let stranger_place = table.enter(&a, claim(None)).unwrap();
     let other = table.enter(&a, claim(Some(2))).unwrap();
     let mine = table.enter(&a, claim(Some(1))).unwrap();
     let (counter, waker) = Counter::new();
     assert_eq!(table.position(&a, mine, &waker), Position::Queued);
-    table
-        .grant(&a, first, held(9, Some(1)), None)
-        .unwrap()
-        .run();
+    table.grant(&a, first, held(9, Some(1))).unwrap().run();
     assert_eq!(counter.wakes(), 1);
     assert_eq!(look(&mut table, &a, mine), Position::Nested(9));
-    assert_eq!(look(&mut table, &a, stwakes_beforeer), Position::Behind(9));
+    assert_eq!(look(&mut table, &a, stranger_place), Position::Behind(9));
     assert_eq!(look(&mut table, &a, other), Position::Queued);
 }
 
 #[test]
-fn the_subscription_stays_with_the_entry_and_go_with_it() {
+fn what_waiters_have_at_the_server_stays_until_the_last_one_leaves() {
     let (mut table, a) = (Table::new(), name("a"));
     let first = table.enter(&a, claim(None)).unwrap();
     let second = table.enter(&a, claim(None)).unwrap();
-    table
-        .grant(&a, first, held(1, None), Some("subscription"))
-        .unwrap()
-        .run();
-    assert!(table.is_subscribed(&a));
-    table.end(&a, 1).run();
-    assert_eq!(table.take_subscription(&a), Some("subscription"));
-    assert!(!table.is_subscribed(&a));
-    let after = table.leave(&a, second, Some("subscription"));
-    assert_eq!(
-        after.subscription,
-        Some("subscription"),
-        "the last waiter takes it along"
-    );
+    *table.line(&a).unwrap() = "ticket";
+    table.stand(7, &a);
+    let mut after = table.leave(&a, first);
+    assert_eq!(after.take_line(), None, "the second one goes on with it");
+    after.run();
+    assert_eq!(table.name_of(7), Some(&a));
+    let mut after = table.leave(&a, second);
+    assert_eq!(after.take_line(), Some("ticket"));
+    after.run();
+    assert!(table.entries.is_empty());
+    table.unstand(7);
+    assert_eq!(table.name_of(7), None);
+}
+
+#[test]
+fn subscriptions_of_a_hold_go_with_its_entry() {
+    let (mut table, a) = (Table::new(), name("a"));
+    let first = table.enter(&a, claim(None)).unwrap();
+    *table.line(&a).unwrap() = "subscription";
+    table.grant(&a, first, held(1, None)).unwrap().run();
+    assert_eq!(table.line(&a), Some(&mut "subscription"));
+    let mut after = table.end(&a, 1);
+    assert_eq!(after.take_line(), Some("subscription"));
     assert!(table.entries.is_empty());
 }
 
@@ -215,24 +218,24 @@ fn the_subscription_stays_with_the_entry_and_go_with_it() {
 fn shutdown_wakes_everybody_and_lets_nobody_in() {
     let (mut table, a) = (Table::new(), name("a"));
     let first = table.enter(&a, claim(None)).unwrap();
-    table.grant(&a, first, held(1, None), None).unwrap().run();
+    table.grant(&a, first, held(1, None)).unwrap().run();
     let second = table.enter(&a, claim(None)).unwrap();
     let third = table.enter(&a, claim(None)).unwrap();
     let (counter, waker) = Counter::new();
     table.position(&a, second, &waker);
     table.position(&a, third, &waker);
 
-    let (wakers, holds) = table.close();
+    let Remains { wakers, holds, .. } = table.close();
     wakers.into_iter().for_each(Waker::wake);
     assert_eq!(counter.wakes(), 2);
     assert_eq!(holds, [1]);
     assert_eq!(look(&mut table, &a, second), Position::Closed);
     assert_eq!(table.enter(&a, claim(None)), Err(Closed));
     assert_eq!(table.enter_if_free(&a, claim(None), |_| true), Err(Closed));
-    assert!(table.grant(&a, second, held(2, None), None).is_err());
+    assert!(table.grant(&a, second, held(2, None)).is_err());
 
-    table.leave(&a, second, None).run();
-    table.leave(&a, third, None).run();
+    table.leave(&a, second).run();
+    table.leave(&a, third).run();
     table.end(&a, 1).run();
     assert!(table.entries.is_empty());
 }
@@ -255,10 +258,10 @@ fn the_failure_of_the_head_reaches_all_who_would_fail_like_it() {
     assert_eq!((counter.wakes(), unconcerned.wakes()), (1, 0));
     assert_eq!(look(&mut table, &a, head), Position::Free, "it knows");
     assert_eq!(look(&mut table, &a, same), Position::Failed("down"));
-    table.leave(&a, head, None).run();
-    table.leave(&a, same, None).run();
+    table.leave(&a, head).run();
+    table.leave(&a, same).run();
     assert_eq!(look(&mut table, &a, other), Position::Free);
-    table.leave(&a, other, None).run();
+    table.leave(&a, other).run();
     assert!(table.entries.is_empty());
 }
 
@@ -267,10 +270,7 @@ fn the_failure_of_the_head_reaches_all_who_would_fail_like_it() {
 fn a_waiter_that_finds_a_hold_to_nest_with_is_woken_by_its_end() {
     let (mut table, a) = (Table::new(), name("a"));
     let first = table.enter(&a, claim(Some(7))).unwrap();
-    table
-        .grant(&a, first, held(1, Some(7)), None)
-        .unwrap()
-        .run();
+    table.grant(&a, first, held(1, Some(7))).unwrap().run();
     let next = table.enter(&a, claim(Some(7))).unwrap();
     let (counter, waker) = Counter::new();
     assert_eq!(table.position(&a, next, &waker), Position::Nested(1));
@@ -291,35 +291,35 @@ fn shared_holders_enter_together_and_an_exclusive_one_waits_for_all_of_them() {
         claim: wants(access),
         hold: number,
     };
-    let tickets = [
+    let places = [
         Access::Shared,
         Access::Shared,
         Access::Exclusive,
         Access::Shared,
     ]
     .map(|access| table.enter(&a, wants(access)).unwrap());
-    for (ticket, number) in [(tickets[0], 1), (tickets[1], 2)] {
-        assert_eq!(look(&mut table, &a, ticket), Position::Free);
+    for (place, number) in [(places[0], 1), (places[1], 2)] {
+        assert_eq!(look(&mut table, &a, place), Position::Free);
         table
-            .grant(&a, ticket, has(number, Access::Shared), None)
+            .grant(&a, place, has(number, Access::Shared))
             .unwrap()
             .run();
     }
-    assert_eq!(look(&mut table, &a, tickets[2]), Position::Behind(1));
-    assert_eq!(look(&mut table, &a, tickets[3]), Position::Queued);
+    assert_eq!(look(&mut table, &a, places[2]), Position::Behind(1));
+    assert_eq!(look(&mut table, &a, places[3]), Position::Queued);
     let (counter, waker) = Counter::new();
-    table.position(&a, tickets[2], &waker);
+    table.position(&a, places[2], &waker);
     table.end(&a, 1).run();
     assert_eq!(counter.wakes(), 1);
-    assert_eq!(table.position(&a, tickets[2], &waker), Position::Behind(2));
+    assert_eq!(table.position(&a, places[2], &waker), Position::Behind(2));
     table.end(&a, 2).run();
-    assert_eq!(look(&mut table, &a, tickets[2]), Position::Free);
+    assert_eq!(look(&mut table, &a, places[2]), Position::Free);
 
     table
-        .grant(&a, tickets[2], has(3, Access::Exclusive), None)
+        .grant(&a, places[2], has(3, Access::Exclusive))
         .unwrap()
         .run();
-    assert_eq!(look(&mut table, &a, tickets[3]), Position::Behind(3));
+    assert_eq!(look(&mut table, &a, places[3]), Position::Behind(3));
 }
 
 #[test]
@@ -330,16 +330,16 @@ fn counted_holders_do_not_exclude_each_other_here() {
         ..claim(None)
     };
     for number in 1..=3 {
-        let ticket = table.enter_if_free(&a, permit, |_| true).unwrap();
+        let place = table.enter_if_free(&a, permit, |_| true).unwrap();
         let held = Held {
             number,
             claim: permit,
             hold: number,
         };
-        let ticket = ticket.expect("the server has the count");
-        table.grant(&a, ticket, held, None).unwrap().run();
+        let place = place.expect("the server has the count");
+        table.grant(&a, place, held).unwrap().run();
     }
-    assert_eq!(table.close().1, [1, 2, 3]);
+    assert_eq!(table.close().holds, [1, 2, 3]);
     for number in [2, 1, 3] {
         table.end(&a, number).run();
     }
@@ -358,29 +358,26 @@ fn no_wake_up_is_ever_lost() {
     };
     for _ in 0..200 {
         let (mut table, a) = (Table::new(), name("a"));
-        // Ticket, counter, its value and the position at the last look.
+        // Place, counter, its value and the position at the last look.
         let mut line: Vec<(u64, Arc<Counter>, usize, Seen)> = Vec::new();
         let mut holding: Option<u64> = None;
         let mut number = 0;
         for _ in 0..100 {
             match random(4) {
                 0 => {
-                    let ticket = table.enter(&a, claim(None)).unwrap();
+                    let place = table.enter(&a, claim(None)).unwrap();
                     let (counter, waker) = Counter::new();
-                    let seen = table.position(&a, ticket, &waker);
-                    line.push((ticket, counter, 0, seen));
+                    let seen = table.position(&a, place, &waker);
+                    line.push((place, counter, 0, seen));
                 }
                 1 if !line.is_empty() => {
-                    let (ticket, ..) = line.remove(random(line.len()));
-                    table.leave(&a, ticket, None).run();
+                    let (place, ..) = line.remove(random(line.len()));
+                    table.leave(&a, place).run();
                 }
                 2 if !line.is_empty() && holding.is_none() => {
-                    let (ticket, ..) = line.remove(0);
+                    let (place, ..) = line.remove(0);
                     number += 1;
-                    table
-                        .grant(&a, ticket, held(number, None), None)
-                        .unwrap()
-                        .run();
+                    table.grant(&a, place, held(number, None)).unwrap().run();
                     holding = Some(number);
                 }
                 _ => {
@@ -389,8 +386,8 @@ fn no_wake_up_is_ever_lost() {
                     }
                 }
             }
-            for (at, (ticket, counter, wakes_before, seen)) in line.iter_mut().enumerate() {
-                let now = table.position(&a, *ticket, &Waker::from(Arc::clone(counter)));
+            for (at, (place, counter, wakes_before, seen)) in line.iter_mut().enumerate() {
+                let now = table.position(&a, *place, &Waker::from(Arc::clone(counter)));
                 let right = match (at, holding) {
                     (1.., _) => Position::Queued,
                     (0, Some(number)) => Position::Behind(number),

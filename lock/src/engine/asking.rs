@@ -1,0 +1,157 @@
+//! One request for a hold: what is sent, and what comes back.
+
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Demand, Evaluated, Replicated, ScriptCall, Unconfirmed};
+use leasehold_resp as resp;
+use leasehold_resp::Value;
+
+use super::grants;
+use super::open_attempt::{Ask, OpenAttempt};
+use super::request::Request;
+use crate::error::Error;
+use crate::protocol::{Answer, Attempt, InLine};
+use crate::state::chain::BLOCK;
+use crate::state::ticket::TicketText;
+
+/// The server's reply to an attempt.
+pub(super) struct Reply {
+    pub(super) evaluated: Evaluated,
+    /// How many replicas confirmed it; an error if that is too few.
+    pub(super) confirmed: Result<usize, Error>,
+}
+
+/// The outcome of a request.
+pub(super) enum Asked {
+    Replied(Reply),
+    /// The data of the master are too young to grant anything; `ran` if the acquire ran before that was known.
+    Untrusted {
+        left: Duration,
+        ran: bool,
+    },
+}
+
+/// Reads the reply to `ask`.
+pub(super) fn read(request: &Request, ask: Ask, reply: &Value) -> Option<Answer> {
+    let protocol = request.protocol;
+    match ask {
+        Ask::Confirm => (protocol.read_confirm)(reply),
+        Ask::Try | Ask::Join | Ask::Look => (protocol.read_answer)(reply),
+    }
+}
+
+/// Sends the request for `ask`, with those on fewer keys that are made where it cannot be.
+pub(super) async fn send(
+    request: &Request,
+    ask: Ask,
+    with_block: bool,
+    deadline: Instant,
+    open: &mut OpenAttempt<'_>,
+) -> Result<Asked, resp::Error> {
+    let Request {
+        context,
+        protocol,
+        terms,
+        ..
+    } = request;
+    let (id, text) = (open.id(), open.ticket());
+    let lease = terms.first_lease();
+    let lean = Attempt {
+        name: &request.name,
+        id: &id,
+        lease,
+        counter_ttl: context.config.interop.counter_ttl(lease),
+        highest_token: context.highest_token(),
+        block: with_block.then_some(BLOCK),
+        ticket: None,
+    };
+    let in_line = Attempt {
+        ticket: asks(request, ask, text.as_ref()),
+        ..lean
+    };
+    let single_key = match ask {
+        Ask::Confirm => (protocol.confirm_single_key)(&lean),
+        _ => (protocol.acquire_single_key)(&lean),
+    };
+    let single_key = single_key.slices();
+    let single_key = single_key.call();
+    let first = match ask {
+        Ask::Try | Ask::Join => (protocol.acquire)(&in_line),
+        Ask::Look => (protocol.look)(&in_line),
+        Ask::Confirm => (protocol.confirm)(&lean),
+    };
+    let first = first.slices();
+    if matches!(ask, Ask::Try | Ask::Confirm) {
+        let call = first.call().while_migrating(&single_key);
+        return evaluate(request, ask, &call, deadline, open).await;
+    }
+    let without_line = (protocol.acquire)(&lean);
+    let without_line = without_line.slices();
+    let without_line = without_line.call().while_migrating(&single_key);
+    let call = first.call().with_fallback(&without_line);
+    evaluate(request, ask, &call, deadline, open).await
+}
+
+/// The ticket as the request for `ask` names it.
+fn asks<'a>(request: &Request, ask: Ask, text: Option<&'a TicketText>) -> Option<InLine<'a>> {
+    if !matches!(ask, Ask::Join | Ask::Look) {
+        return None;
+    }
+    let Request { context, name, .. } = request;
+    let behind = grants::asked_over(context, name);
+    let score = context.registry.table.with_line(name, |line| {
+        let ticket = &mut line.standing.as_mut()?.ticket;
+        ticket.asks(behind);
+        ticket.score()
+    });
+    Some(InLine {
+        text: text?.as_bytes(),
+        score: score.flatten(),
+        channels: context.client.channels(),
+    })
+}
+
+/// Makes a call, and has it confirmed by replicas if that was asked for. Connections over which it was sent without an answer
+/// are noted in the attempt.
+async fn evaluate(
+    request: &Request,
+    ask: Ask,
+    call: &ScriptCall<'_>,
+    deadline: Instant,
+    open: &mut OpenAttempt<'_>,
+) -> Result<Asked, resp::Error> {
+    let Request { context, terms, .. } = request;
+    let client = &context.client;
+    let unanswered = open.unanswered();
+    let Some(quorum) = terms.quorum() else {
+        let evaluated = client.eval_tracked(call, deadline, unanswered);
+        return Ok(Asked::Replied(Reply {
+            evaluated: evaluated.await?,
+            confirmed: Ok(0),
+        }));
+    };
+    let is_granted = |value: &Value| {
+        let answer = read(request, ask, value);
+        matches!(answer, Some(Answer::Granted { .. }))
+    };
+    let lease = terms.first_lease();
+    let demand = Demand {
+        quorum,
+        lease,
+        guard: context.guard_time(lease),
+    };
+    let replicated = client
+        .eval_replicated(call, &demand, deadline, is_granted, unanswered)
+        .await?;
+    let confirmed = match replicated {
+        Replicated::Untrusted { left, ran } => return Ok(Asked::Untrusted { left, ran }),
+        Replicated::Ran(confirmed) => confirmed,
+    };
+    Ok(Asked::Replied(Reply {
+        evaluated: confirmed.evaluated,
+        confirmed: confirmed.confirmation.map_err(|why| match why {
+            Unconfirmed::Refused(refusal) => Error::not_replicated(&refusal),
+            Unconfirmed::Failed(error) => Error::unconfirmed(error),
+        }),
+    }))
+}

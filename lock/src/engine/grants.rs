@@ -1,0 +1,202 @@
+//! Hearing of grants: the subscriptions, and the messages that a ticket of this process became the holder.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use leasehold_cluster::{Channels, Source, Subscription, SubscriptionEvent, Unanswered};
+
+use super::context::Context;
+use super::line::{Line, Standing};
+use super::release::{self, Withdrawn};
+use crate::options::Interop;
+use crate::protocol::Protocol;
+use crate::protocol::grant::{self, GrantMessage};
+use crate::state::deadline::Now;
+use crate::state::names::Name;
+use crate::state::ticket::Grant;
+
+/// Whether a ticket for `name` would hear of everything that concerns it.
+pub(super) fn is_listening(context: &Context, name: &Arc<Name>) -> bool {
+    let hears_releases = || {
+        let table = &context.registry.table;
+        table.with_line(name, |line| line.releases.is_some()) == Some(true)
+    };
+    asked_over(context, name).is_some()
+        && (context.config.interop == Interop::Off || hears_releases())
+}
+
+/// The connection over which the grants of `name` were subscribed to: what is asked over it now is answered behind that. In
+/// a cluster without sharded channels it may be one to another node.
+pub(super) fn asked_over(context: &Context, name: &Arc<Name>) -> Option<Source> {
+    match context.client.channels() {
+        Channels::Sharded => context
+            .registry
+            .table
+            .with_line(name, |line| line.grants.as_ref()?.asked_over())?,
+        Channels::Server | Channels::Cluster => context.grants().as_ref()?.asked_over(),
+    }
+}
+
+/// Goes on with a subscription to the grants of `name` that was kept since it was wanted last.
+pub(super) fn resume(context: &Context, name: &Arc<Name>) {
+    if context.client.channels() == Channels::Sharded {
+        context.registry.table.resume(name);
+    }
+}
+
+/// Subscribes to the grants of `name`, and with Redisson to its releases, unless that was done.
+pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: &Arc<Name>) {
+    let table = &context.registry.table;
+    if context.client.channels() == Channels::Sharded {
+        let known = table.with_line(name, |line| line.grants.is_some());
+        if known == Some(false) {
+            let grants = subscribe_to_grants_of(context, protocol, name);
+            table.with_line(name, |line| line.grants = Some(grants));
+        }
+    } else if context.grants().is_none() {
+        let grants = subscribe_to_all_grants(context, protocol);
+        // Another waiter may have been quicker; then its subscription ends here, outside of the lock.
+        let superfluous = context.grants().replace(grants);
+        drop(superfluous);
+    }
+    if context.config.interop == Interop::Redisson {
+        let known = table.with_line(name, |line| line.releases.is_some());
+        if known == Some(false) {
+            let releases = subscribe_to_releases(context, protocol, name);
+            table.with_line(name, |line| line.releases = Some(releases));
+        }
+    }
+}
+
+fn subscribe_to_all_grants(context: &Arc<Context>, protocol: &'static Protocol) -> Subscription {
+    let listening = Arc::downgrade(context);
+    let channel = grant::channel(context.id());
+    context
+        .client
+        .listen(channel.as_bytes(), move |event, source| {
+            let Some(context) = listening.upgrade() else {
+                return;
+            };
+            match event {
+                SubscriptionEvent::Message(message) => {
+                    granted(&context, protocol, &message, source);
+                }
+                // What was granted before was not heard.
+                SubscriptionEvent::Subscribed => context.registry.table.subscribed(source),
+                _ => {}
+            }
+        })
+}
+
+fn subscribe_to_grants_of(
+    context: &Arc<Context>,
+    protocol: &'static Protocol,
+    name: &Arc<Name>,
+) -> Subscription {
+    let (listening, waited_for) = (Arc::downgrade(context), Arc::clone(name));
+    let channel = grant::sharded_channel(name.derived(protocol.line), context.id());
+    context
+        .client
+        .listen(channel.as_bytes(), move |event, source| {
+            let Some(context) = listening.upgrade() else {
+                return;
+            };
+            match event {
+                SubscriptionEvent::Message(message) => {
+                    granted(&context, protocol, &message, source);
+                }
+                SubscriptionEvent::Subscribed => {
+                    let now = Instant::now();
+                    let table = &context.registry.table;
+                    table.with_ticket(&waited_for, |ticket| ticket.subscribed(source, now));
+                }
+                _ => {}
+            }
+        })
+}
+
+fn subscribe_to_releases(
+    context: &Arc<Context>,
+    protocol: &'static Protocol,
+    name: &Arc<Name>,
+) -> Subscription {
+    let (listening, released): (Weak<Context>, _) = (Arc::downgrade(context), Arc::clone(name));
+    let channel = name.channel().as_bytes();
+    context.client.listen(channel, move |event, _| {
+        if let SubscriptionEvent::Message(message) = event
+            && (protocol.is_release)(&message)
+            && let Some(context) = listening.upgrade()
+        {
+            let now = Instant::now();
+            let table = &context.registry.table;
+            table.with_ticket(&released, |ticket| ticket.released_by_redisson(now));
+        }
+    })
+}
+
+/// A message came that a ticket of this process became the holder.
+fn granted(context: &Arc<Context>, protocol: &'static Protocol, message: &[u8], source: Source) {
+    let Some(message) = GrantMessage::read(message) else {
+        return;
+    };
+    let grant = Grant {
+        token: message.token,
+        at: message.at,
+        lease: message.lease,
+        receipt: Now::read(),
+        source,
+    };
+    let table = &context.registry.table;
+    if table.granted(message.number, grant) {
+        return;
+    }
+    let name = Arc::new(Name::new(&protocol.layout, None, message.key));
+    if table.is_of(&name, message.number) {
+        // Found by a look before the message came.
+        return;
+    }
+    // Taken back, or of a request that ran late: it is handed on.
+    release::withdraw(
+        context,
+        Withdrawn {
+            protocol,
+            name,
+            id: context.hold(message.number),
+            ticket: None,
+            lease: message.lease,
+        },
+        Unanswered::default(),
+        context.registry.work.unfinished(),
+    );
+}
+
+/// Takes back what the waiters of a name have at the server, since none of them is left.
+pub(crate) fn abandon(context: &Arc<Context>, name: &Arc<Name>, mut line: Line) {
+    let table = &context.registry.table;
+    if let Some(standing) = line.standing.take() {
+        table.unstand(standing.ticket.id().number());
+        if standing.ticket.has_joined() {
+            take_back(context, name, standing);
+        }
+    }
+    table.park(name, line);
+}
+
+fn take_back(context: &Arc<Context>, name: &Arc<Name>, standing: Standing) {
+    let Standing {
+        protocol,
+        ticket,
+        lease,
+        unanswered,
+        unfinished,
+        ..
+    } = standing;
+    let withdrawn = Withdrawn {
+        protocol,
+        name: Arc::clone(name),
+        id: *ticket.id(),
+        ticket: Some(ticket.text()),
+        lease,
+    };
+    release::withdraw(context, withdrawn, unanswered, unfinished);
+}

@@ -1,0 +1,65 @@
+//! What the waiters of a name have at the server: a ticket in line, and the subscriptions through which they hear of grants.
+
+use std::time::Duration;
+
+use leasehold_cluster::{Subscription, Unanswered};
+
+use super::work_queue::Unfinished;
+use crate::options::Replicas;
+use crate::protocol::{Announced, Protocol};
+use crate::state::chain::Chain;
+use crate::state::ticket::Ticket;
+
+/// Of one name. The next waiter goes on with it.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    pub(crate) standing: Option<Standing>,
+    /// To the channel of this name's grants, where channels belong to slots.
+    pub(super) grants: Option<Subscription>,
+    /// To Redisson's channel of releases.
+    pub(super) releases: Option<Subscription>,
+}
+
+/// A ticket, and what its requests may have left behind.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) protocol: &'static Protocol,
+    pub(crate) ticket: Ticket,
+    /// The lease that its requests ask for.
+    pub(crate) lease: Duration,
+    /// Connections over which a request may still arrive late.
+    pub(crate) unanswered: Unanswered,
+    /// Of a hold that a waiter before passed on.
+    pub(crate) passed: Option<PassedOn>,
+    /// A shutdown waits until the ticket is used or taken back.
+    pub(crate) unfinished: Unfinished,
+}
+
+/// The part of a hold that is passed on which its ticket does not say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PassedOn {
+    pub(crate) chain: Chain,
+    /// The replicas that had to confirm it, and how many did.
+    pub(crate) replicas: Replicas,
+    pub(crate) acknowledged: usize,
+}
+
+impl Line {
+    /// Of a ticket alone.
+    pub(super) fn with(standing: Standing) -> Self {
+        Self {
+            standing: Some(standing),
+            ..Self::default()
+        }
+    }
+
+    /// How a release is announced to Redisson while these wait here.
+    pub(crate) fn announced(&self, is_open: bool) -> Announced {
+        if !is_open {
+            return Announced::IfFree;
+        }
+        Announced::Open {
+            own: u64::from(self.releases.is_some() && self.standing.is_none()),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The message that a ticket became the holder, and the channels it arrives on.
+
+use std::time::Duration;
+
+/// `G <number> <token> <time in µs> <grant lease in ms> <key>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GrantMessage<'a> {
+    /// Of the hold.
+    pub(crate) number: u64,
+    pub(crate) token: u64,
+    /// The server's time of the grant, in microseconds.
+    pub(crate) at: u64,
+    pub(crate) lease: Duration,
+    pub(crate) key: &'a str,
+}
+
+impl<'a> GrantMessage<'a> {
+    /// Reads a message; `None` if it is another one.
+    pub(crate) fn read(message: &'a [u8]) -> Option<Self> {
+        let message = std::str::from_utf8(message).ok()?;
+        let mut words = message.strip_prefix("G ")?.splitn(5, ' ');
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let (number, token, at, lease) = (number()?, number()?, number()?, number()?);
+        Some(Self {
+            number,
+            token,
+            at,
+            lease: Duration::from_millis(lease),
+            key: words.next()?,
+        })
+    }
+}
+
+/// The channel of all grants to the client with this id, where channels belong to no slot.
+pub(crate) fn channel(client: &str) -> String {
+    format!("leasehold:{client}")
+}
+
+/// The channel of the grants of one line, which is in the slot of its lock.
+pub(crate) fn sharded_channel(line: &str, client: &str) -> String {
+    format!("{line}:{client}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_whatever_the_key_is() {
+        let message = b"G 7 1763000000000000 1763000000000001 1000 a key: {x} \0";
+        let read = GrantMessage::read(message).unwrap();
+        assert_eq!((read.number, read.token), (7, 1_763_000_000_000_000));
+        assert_eq!(read.at, 1_763_000_000_000_001);
+        assert_eq!(read.lease, Duration::from_secs(1));
+        assert_eq!(read.key, "a key: {x} \0");
+    }
+
+    #[test]
+    fn other_messages_are_none() {
+        for message in [
+            &b"0"[..],
+            b"",
+            b"G",
+            b"G 1 2 3 4",
+            b"G 1 2 3 x key",
+            b"G -1 2 3 4 key",
+            b"H 1 2 3 4 key",
+            b"G 1 2 3 99999999999999999999 key",
+            b"G 1 2 3 4 \xff",
+        ] {
+            assert_eq!(GrantMessage::read(message), None, "{message:?}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+-- The step of scripts that find the lock free while tickets wait: makes the first ticket the holder, under a short grant
+-- lease, and tells its process alone.
+--
+-- KEYS[1]  the lock: a hash of holder -> count, absent
+-- KEYS[2]  the counter of its fencing tokens
+-- KEYS[3]  the line: a sorted set of tickets by place
+-- mode     'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without
+--
+-- A ticket is the id of the hold that it becomes, `<client>:<number>`, and `|<milliseconds>` behind it for a grant lease other
+-- than one second, and `+` for a block of 64 tokens, of which the one that is told is the first. Its client is told on a channel
+-- of its own, `G <number> <token> <time in µs> <grant lease> <key>`. A client that does not listen is gone, and its ticket is
+-- skipped, where the count of receivers can be trusted: in mode C a client listens at any node, so a dead ticket costs one
+-- grant lease.
+--
+-- own      the ticket of a caller that takes the lock itself when its turn comes, for its whole lease ARGV[2]; nil for none
+--
+-- Returns the ticket, its token and its lease in milliseconds; nil if no ticket was served, and an error if the counter or the
+-- line is the reason. No error is thrown: the line must not hide the end of a hold.
+
+local function grant(mode, own)
+  local token, time, refused
+  local block = 1
+  for _ = 1, 64 do
+    local first = redis.pcall('ZPOPMIN', KEYS[3])
+    local ticket = first[1]
+    if not ticket then
+      return nil, first.err and first
+    end
+    local client, number, lease, plus = string.match(ticket, '^(.+):(%d+)|?(%d*)(%+?)$')
+    if not token or plus == '+' and block == 1 then
+      time = redis.call('TIME')
+      block = plus == '+' and 64 or 1
+      token, refused = next_token(time, block)
+    end
+    lease = lease == '' and 1000 or tonumber(lease)
+    -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
+    if client and lease > 0 and lease <= 60000 then
+      local heard = refused
+      if token and ticket == own then
+        lease, heard = tonumber(ARGV[2]), 1
+      elseif token then
+        local channel = mode == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
+        -- Not by `string.format`, which ends a name at a zero byte.
+        local message = 'G ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
+          .. lease .. ' ' .. KEYS[1]
+        heard = redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
+      end
+      if type(heard) ~= 'number' then
+        -- No token, or no right to publish: the ticket stays, and its process takes the lock at its next look. The line may
+        -- be a new key now, without an expiry.
+        redis.pcall('ZADD', KEYS[3], first[2], ticket)
+        redis.pcall('PEXPIRE', KEYS[3], 60000)
+        return nil, refused
+      end
+      if heard > 0 or mode == 'C' then
+        redis.call('HSET', KEYS[1], client .. ':' .. number, '1')
+        redis.call('PEXPIRE', KEYS[1], lease)
+        return ticket, token, lease
+      end
+    end
+  end
+end
+

@@ -1,0 +1,386 @@
+//! The ticket of this process in the line for one lock: a state machine without clocks or I/O.
+//!
+//! The first waiter of a process has a ticket in a line on the server. A release makes the first ticket the holder, under a
+//! short grant lease, and tells its process alone. Messages get lost, so a ticket is looked after: rarely, by its place.
+
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::Source;
+
+use super::deadline::{Deadline, Now, millis};
+use super::id::HoldId;
+
+/// The usual lease of a grant: long enough for the message to arrive and the confirmation to follow, short enough for those
+/// behind a process that died.
+const GRANT_LEASE: Duration = Duration::from_secs(1);
+
+/// A grant lease is this many round trips at least.
+const ROUND_TRIPS: u32 = 4;
+
+/// Round trips that are longer than this do not lengthen a grant lease any more.
+const LONGEST_ROUND_TRIP: Duration = Duration::from_secs(5);
+
+/// Looks are this far apart at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// Behind the end of the holder's lease, the first in line looks after this long, and each behind it so much later.
+const AFTER_EXPIRY: Duration = Duration::from_millis(20);
+/// Places beyond this one look together.
+const SPREAD_PLACES: u64 = 16;
+
+/// After a release by Redisson, the first in line looks after this long, and each behind it so much later: its own waiters
+/// have had their turn by then.
+const AFTER_REDISSON: Duration = Duration::from_millis(5);
+
+/// Pause between looks while the slot of the lock is migrating, and of a user without rights to the line: there nothing is
+/// granted.
+const OUT_OF_LINE: Duration = Duration::from_millis(250);
+
+/// A grant that seems to be younger than its message by more than this was dated by a clock that stepped.
+const CLOCK_STEP: Duration = Duration::from_millis(5);
+
+/// A ticket, which is the hold that it becomes.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    id: HoldId,
+    /// The id, with the grant lease behind it where that is not the usual one, and a plus for a block of tokens.
+    text: TicketText,
+    grant_lease: Duration,
+    /// Its place among all tickets, as the server told it. It comes back with that if it gets lost.
+    score: Option<u64>,
+    /// How many tickets were ahead at the last look.
+    place: u64,
+    /// Looks in a row before which it was missing, without a reason known here.
+    missed: u32,
+    /// Whether it is granted with a block of tokens.
+    with_block: bool,
+    /// Whether it may be in line.
+    joined: bool,
+    sample: Option<Sample>,
+    /// The subscription to grants that its latest request was sent behind.
+    behind: Option<Source>,
+    /// When to look.
+    look_at: Instant,
+    grant: Option<Grant>,
+    /// The hold that it became already, if a waiter before passed that on.
+    passed: Option<Passed>,
+}
+
+/// A hold that is passed on: the lease that it has, and the token for the next guard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    pub(crate) since: Now,
+    pub(crate) lease: Duration,
+    pub(crate) token: u64,
+}
+
+/// The text of a ticket on the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TicketText {
+    bytes: [u8; 72],
+    len: u8,
+}
+
+/// A server's time, and an instant here before it.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    sent: Now,
+    /// In microseconds.
+    server_time: u64,
+    source: Source,
+}
+
+/// The server's answer to a ticket that is in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// What is left of the holder's lease.
+    pub(crate) held: Duration,
+    /// How many tickets are ahead.
+    pub(crate) place: u64,
+    pub(crate) score: u64,
+    /// The server's time, in microseconds.
+    pub(crate) server_time: u64,
+    /// Whether it was not there before.
+    pub(crate) missing: bool,
+}
+
+/// A message that a ticket became the holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    pub(crate) token: u64,
+    /// The server's time of the grant, in microseconds.
+    pub(crate) at: u64,
+    pub(crate) lease: Duration,
+    /// When it arrived, and over which connection.
+    pub(crate) receipt: Now,
+    pub(crate) source: Source,
+}
+
+/// How a waiter acts on a grant.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It holds the lock: `lease` counts from `since`.
+    Start {
+        since: Now,
+        lease: Duration,
+        token: u64,
+    },
+    /// It holds the lock if the server confirms it.
+    Confirm,
+    /// The grant is over: look.
+    Look,
+    /// The hold that was passed on is over. Its token is the last of it: it is not asked for again.
+    Over,
+    /// The message is older than what is known.
+    Ignore,
+}
+
+impl Ticket {
+    /// A ticket that is to be put in line at `look_at`. `with_block` if it is granted with a block of tokens.
+    pub(crate) fn new(
+        id: HoldId,
+        grant_lease: Duration,
+        with_block: bool,
+        look_at: Instant,
+    ) -> Self {
+        Self {
+            id,
+            text: TicketText::new(&id, grant_lease, with_block),
+            with_block,
+            grant_lease,
+            score: None,
+            place: 0,
+            missed: 0,
+            joined: false,
+            sample: None,
+            behind: None,
+            look_at,
+            grant: None,
+            passed: None,
+        }
+    }
+
+    /// The ticket of a hold that is passed on to the next waiter here. It is in line no more.
+    pub(crate) fn of_hold(id: HoldId, passed: Passed, now: Instant) -> Self {
+        Self {
+            joined: true,
+            passed: Some(passed),
+            ..Self::new(id, passed.lease, false, now)
+        }
+    }
+
+    pub(crate) const fn id(&self) -> &HoldId {
+        &self.id
+    }
+
+    pub(crate) const fn text(&self) -> TicketText {
+        self.text
+    }
+
+    /// The lease under which it is granted.
+    pub(crate) const fn grant_lease(&self) -> Duration {
+        self.grant_lease
+    }
+
+    /// Whether it is granted with a block of tokens.
+    pub(crate) const fn has_block(&self) -> bool {
+        self.with_block
+    }
+
+    /// Whether it may be in line.
+    pub(crate) const fn has_joined(&self) -> bool {
+        self.joined
+    }
+
+    /// The score to look with; `None` for a new one. A ticket that goes missing again and again is of a process that is too slow
+    /// for its grants: from the end of the line it holds up nobody else.
+    pub(crate) const fn score(&self) -> Option<u64> {
+        if self.missed > 0 { None } else { self.score }
+    }
+
+    /// A request for it is sent, behind the subscription to grants over the connection `behind`, if there is one.
+    pub(crate) fn asks(&mut self, behind: Option<Source>) {
+        self.joined = true;
+        self.behind = behind;
+    }
+
+    /// The request that was sent at `sent` was answered over `source`. `jitter` is below 100, in per mille.
+    pub(crate) fn placed(
+        &mut self,
+        placed: Placed,
+        sent: Now,
+        source: Option<Source>,
+        now: Instant,
+        jitter: u64,
+    ) {
+        let was_there = self.score.is_some();
+        self.missed = if was_there && placed.missing {
+            self.missed + 1
+        } else {
+            0
+        };
+        self.score = Some(placed.score);
+        self.place = placed.place;
+        self.sample = source.map(|source| Sample {
+            sent,
+            server_time: placed.server_time,
+            source,
+        });
+        // A grant that arrived before the answer is newer than it only if it was made later.
+        let by_place = pause(placed.place, jitter);
+        let places = placed.place.min(SPREAD_PLACES) as u32;
+        let at_end = placed.held.saturating_add(AFTER_EXPIRY * (1 + places));
+        self.look_at = now + by_place.min(at_end);
+    }
+
+    /// The lock is taken, and the server would not put the ticket in line: looks again soon.
+    pub(crate) fn not_placed(&mut self, held: Duration, now: Instant) {
+        self.sample = None;
+        self.look_at = now + OUT_OF_LINE.min(held.saturating_add(AFTER_EXPIRY));
+    }
+
+    /// Nothing is granted for `pause`.
+    pub(crate) fn put_off(&mut self, pause: Duration, now: Instant) {
+        self.look_at = now + pause;
+        self.grant = None;
+    }
+
+    /// Looks at once.
+    pub(crate) fn look_now(&mut self, now: Instant) {
+        self.look_at = self.look_at.min(now);
+    }
+
+    /// The subscription to grants was confirmed over `source`. Returns whether grants may have been missed before.
+    pub(crate) fn subscribed(&mut self, source: Source, now: Instant) -> bool {
+        if self.behind == Some(source) || !self.joined {
+            return false;
+        }
+        self.missed = 0;
+        self.look_now(now);
+        true
+    }
+
+    /// Redisson has released the lock.
+    pub(crate) fn released_by_redisson(&mut self, now: Instant) {
+        let places = self.place.min(SPREAD_PLACES) as u32;
+        self.look_at = self.look_at.min(now + AFTER_REDISSON * (1 + places));
+    }
+
+    /// When to look.
+    pub(crate) const fn look_at(&self) -> Instant {
+        self.look_at
+    }
+
+    /// The message of a grant arrived.
+    pub(crate) fn granted(&mut self, grant: Grant) {
+        if self.grant.is_none_or(|known| known.at < grant.at) {
+            self.grant = Some(grant);
+        }
+    }
+
+    pub(crate) const fn has_grant(&self) -> bool {
+        self.grant.is_some() || self.passed.is_some()
+    }
+
+    /// The hold that is passed on is gone from the server.
+    pub(crate) const fn spoil(&mut self) {
+        if let Some(passed) = &mut self.passed {
+            passed.lease = Duration::ZERO;
+        }
+    }
+
+    /// Judges the grant that arrived, if there is one. `strict` if the hold may begin only when the server has confirmed it.
+    pub(crate) fn judge(&mut self, now: Now, strict: bool) -> Verdict {
+        if let Some(passed) = self.passed.take() {
+            let Passed {
+                since,
+                lease,
+                token,
+            } = passed;
+            if Deadline::new(since, lease).left(now).is_zero() {
+                return Verdict::Over;
+            }
+            return Verdict::Start {
+                since,
+                lease,
+                token,
+            };
+        }
+        let Some(grant) = self.grant.take() else {
+            return Verdict::Ignore;
+        };
+        let Some(sample) = self.sample.filter(|sample| sample.source == grant.source) else {
+            return Verdict::Confirm;
+        };
+        let Some(elapsed) = grant.at.checked_sub(sample.server_time) else {
+            return Verdict::Ignore;
+        };
+        // The grant came this long after the answer by the server's clock, and so much less by a clock that is slower here.
+        let elapsed = Duration::from_micros(elapsed);
+        let dated = sample.sent.later_by(elapsed - elapsed / 100);
+        let is_future = dated.monotonic > grant.receipt.monotonic + CLOCK_STEP;
+        let since = if dated.monotonic < grant.receipt.monotonic {
+            dated
+        } else {
+            grant.receipt
+        };
+        let left = Deadline::new(since, grant.lease).left(now);
+        if left.is_zero() {
+            return Verdict::Look;
+        }
+        if strict || is_future || left < grant.lease / 4 {
+            return Verdict::Confirm;
+        }
+        Verdict::Start {
+            since,
+            lease: grant.lease,
+            token: grant.token,
+        }
+    }
+}
+
+impl TicketText {
+    fn new(id: &HoldId, grant_lease: Duration, with_block: bool) -> Self {
+        let mut bytes = [b'|'; 72];
+        let mut len = id.as_bytes().len();
+        bytes[..len].copy_from_slice(id.as_bytes());
+        if grant_lease != GRANT_LEASE {
+            let digits = super::id::Digits::new(millis(grant_lease));
+            let digits = digits.as_bytes();
+            // A grant lease has 5 digits at most.
+            let end = (len + 1 + digits.len()).min(bytes.len());
+            bytes[len + 1..end].copy_from_slice(&digits[..end - len - 1]);
+            len = end;
+        }
+        if with_block {
+            bytes[len] = b'+';
+            len += 1;
+        }
+        Self {
+            bytes,
+            len: len as u8,
+        }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// The lease under which a hold with `lease` is granted, where a round trip takes about `round_trip`.
+pub(crate) fn grant_lease(lease: Duration, round_trip: Duration) -> Duration {
+    let trips = round_trip.min(LONGEST_ROUND_TRIP) * ROUND_TRIPS;
+    let trips = Duration::from_millis(millis(trips));
+    lease.min(GRANT_LEASE.max(trips))
+}
+
+/// How long the ticket with so many ahead waits for a message before it looks.
+fn pause(place: u64, jitter: u64) -> Duration {
+    let places = place.min(SPREAD_PLACES) as u32;
+    let pause = (GRANT_LEASE + GRANT_LEASE * places / 2).min(LONGEST_PAUSE);
+    pause + pause * jitter.min(100) as u32 / 1000
+}
+
+#[cfg(test)]
+#[path = "ticket/tests.rs"]
+mod tests;

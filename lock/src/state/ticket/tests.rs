@@ -1,0 +1,258 @@
+use super::*;
+use crate::state::id::ClientId;
+
+const G: Duration = GRANT_LEASE;
+const T: u64 = 1_763_000_000_000_000;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn here() -> Source {
+    Source::for_tests(1)
+}
+
+fn ticket(now: Now) -> Ticket {
+    let id = HoldId::new(&ClientId::random(), 7);
+    Ticket::new(id, G, false, now.monotonic)
+}
+
+const fn placed(place: u64, server_time: u64) -> Placed {
+    Placed {
+        held: ms(30_000),
+        place,
+        score: T,
+        server_time,
+        missing: false,
+    }
+}
+
+/// In line behind nobody, as an answer says that was asked for at `now`.
+fn standing(now: Now) -> Ticket {
+    let mut ticket = ticket(now);
+    ticket.asks(Some(here()));
+    ticket.placed(placed(0, T), now, Some(here()), now.monotonic, 0);
+    ticket
+}
+
+/// Granted at this time by the server, as it arrives at `receipt`.
+const fn grant(at: u64, receipt: Now, source: Source) -> Grant {
+    Grant {
+        token: 42,
+        at,
+        lease: G,
+        receipt,
+        source,
+    }
+}
+
+fn started(verdict: &Verdict) -> Option<Now> {
+    match verdict {
+        Verdict::Start { since, .. } => Some(*since),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_grant_counts_from_its_receipt_at_the_latest() {
+    let sent = Now::read();
+    let mut waiting = standing(sent);
+    let receipt = sent.later_by(ms(500));
+    // By the server's clock it was granted 600 ms after the answer: that is later than it arrived, by less than clocks may
+    // differ in rate.
+    waiting.granted(grant(T + 504_000, receipt, here()));
+    let since = started(&waiting.judge(receipt, false)).expect("fresh");
+    assert_eq!(
+        since.monotonic,
+        sent.later_by(Duration::from_micros(498_960)).monotonic
+    );
+}
+
+#[test]
+fn a_message_that_was_late_leaves_less() {
+    let sent = Now::read();
+    let mut waiting = standing(sent);
+    // Granted 1 s after the answer, heard 700 ms later: the answer may have taken no time at all.
+    let receipt = sent.later_by(ms(1_700));
+    waiting.granted(grant(T + 1_000_000, receipt, here()));
+    let since = started(&waiting.judge(receipt, false)).expect("300 ms are left");
+    assert_eq!(since.monotonic, sent.later_by(ms(990)).monotonic);
+
+    // 900 ms later there is too little left to begin without asking, and after the lease nothing.
+    let receipt = sent.later_by(ms(1_900));
+    waiting.granted(grant(T + 1_000_000, receipt, here()));
+    assert!(matches!(waiting.judge(receipt, false), Verdict::Confirm));
+    let receipt = sent.later_by(ms(2_100));
+    waiting.granted(grant(T + 1_000_000, receipt, here()));
+    assert!(matches!(waiting.judge(receipt, false), Verdict::Look));
+}
+
+#[test]
+fn a_waiter_that_wakes_late_knows_it() {
+    let sent = Now::read();
+    let mut waiting = standing(sent);
+    waiting.granted(grant(T + 1_000_000, sent.later_by(ms(1_001)), here()));
+    let woken = sent.later_by(ms(9_000));
+    assert!(matches!(waiting.judge(woken, false), Verdict::Look));
+}
+
+#[test]
+fn a_grant_that_is_older_than_a_refusal_is_dropped() {
+    let sent = Now::read();
+    let mut waiting = standing(sent);
+    waiting.granted(grant(T - 1, sent.later_by(ms(1)), here()));
+    assert!(matches!(
+        waiting.judge(sent.later_by(ms(1)), false),
+        Verdict::Ignore
+    ));
+    assert!(!waiting.has_grant());
+}
+
+#[test]
+fn a_grant_that_cannot_be_dated_is_confirmed() {
+    let sent = Now::read();
+    let receipt = sent.later_by(ms(10));
+    let other = Source::for_tests(2);
+    // Over another connection.
+    let mut waiting = standing(sent);
+    waiting.granted(grant(T + 9_000, receipt, other));
+    assert!(matches!(waiting.judge(receipt, false), Verdict::Confirm));
+    // Its answer was lost.
+    let mut waiting = ticket(sent);
+    waiting.asks(Some(here()));
+    waiting.granted(grant(T + 9_000, receipt, here()));
+    assert!(matches!(waiting.judge(receipt, false), Verdict::Confirm));
+    // The server's clock stepped.
+    let mut waiting = standing(sent);
+    waiting.granted(grant(T + 5_000_000, receipt, here()));
+    assert!(matches!(waiting.judge(receipt, false), Verdict::Confirm));
+    // Replicas are to confirm it.
+    let mut waiting = standing(sent);
+    waiting.granted(grant(T + 9_000, receipt, here()));
+    assert!(matches!(waiting.judge(receipt, true), Verdict::Confirm));
+}
+
+#[test]
+fn the_newest_grant_counts_in_whatever_order_they_arrive() {
+    let sent = Now::read();
+    let receipt = sent.later_by(ms(10));
+    let mut waiting = standing(sent);
+    let newest = Grant {
+        token: 43,
+        ..grant(T + 9_000, receipt, here())
+    };
+    waiting.granted(newest);
+    waiting.granted(grant(T + 1_000, receipt, here()));
+    assert!(matches!(
+        waiting.judge(receipt, false),
+        Verdict::Start { token: 43, .. }
+    ));
+    assert!(matches!(waiting.judge(receipt, false), Verdict::Ignore));
+}
+
+#[test]
+fn looks_are_rare_and_by_place() {
+    let now = Now::read();
+    let look_after = |place, held: u64| {
+        let mut ticket = ticket(now);
+        let placed = Placed {
+            held: ms(held),
+            ..placed(place, T)
+        };
+        ticket.placed(placed, now, Some(here()), now.monotonic, 0);
+        ticket.look_at() - now.monotonic
+    };
+    assert_eq!(look_after(0, 30_000), ms(1_000));
+    assert_eq!(look_after(4, 30_000), ms(3_000));
+    assert_eq!(look_after(1_000_000, 30_000), ms(8_000));
+    // At the end of the holder's lease, one behind the other.
+    assert_eq!(look_after(0, 300), ms(320));
+    assert_eq!(look_after(4, 300), ms(400));
+    assert_eq!(look_after(1_000_000, 300), ms(640));
+}
+
+#[test]
+fn a_ticket_that_goes_missing_twice_goes_to_the_end() {
+    let now = Now::read();
+    let mut ticket = standing(now);
+    let missing = Placed {
+        missing: true,
+        ..placed(0, T)
+    };
+    assert_eq!(ticket.score(), Some(T));
+    ticket.placed(missing, now, Some(here()), now.monotonic, 0);
+    assert_eq!(ticket.score(), None, "next time at the end");
+    ticket.placed(placed(3, T), now, Some(here()), now.monotonic, 0);
+    assert_eq!(ticket.score(), Some(T), "it was there");
+
+    // After a reconnect it is missing for a reason.
+    ticket.placed(missing, now, Some(here()), now.monotonic, 0);
+    assert!(ticket.subscribed(Source::for_tests(2), now.monotonic));
+    assert_eq!(ticket.score(), Some(T));
+}
+
+#[test]
+fn a_subscription_behind_which_it_was_sent_misses_nothing() {
+    let now = Now::read();
+    let mut ticket = standing(now);
+    let look_at = ticket.look_at();
+    assert!(!ticket.subscribed(here(), now.monotonic));
+    assert_eq!(ticket.look_at(), look_at);
+    assert!(ticket.subscribed(Source::for_tests(2), now.monotonic));
+    assert_eq!(ticket.look_at(), now.monotonic);
+}
+
+#[test]
+fn redisson_has_its_turn_before_the_first_look() {
+    let now = Now::read();
+    let mut ticket = standing(now);
+    ticket.released_by_redisson(now.monotonic);
+    assert_eq!(ticket.look_at() - now.monotonic, ms(5));
+    ticket.placed(placed(3, T), now, None, now.monotonic, 0);
+    ticket.released_by_redisson(now.monotonic);
+    assert_eq!(ticket.look_at() - now.monotonic, ms(20));
+}
+
+#[test]
+fn a_hold_that_is_passed_on_begins_at_once_while_its_lease_lasts() {
+    let now = Now::read();
+    let id = HoldId::new(&ClientId::random(), 7);
+    let passed = Passed {
+        since: now,
+        lease: ms(300),
+        token: 43,
+    };
+    let mut ticket = Ticket::of_hold(id, passed, now.monotonic);
+    assert!(ticket.has_grant());
+    // Also where replicas confirm: they have confirmed this hold.
+    assert!(matches!(
+        ticket.judge(now.later_by(ms(10)), true),
+        Verdict::Start { token: 43, .. }
+    ));
+    let mut ticket = Ticket::of_hold(id, passed, now.monotonic);
+    assert!(matches!(
+        ticket.judge(now.later_by(ms(300)), false),
+        Verdict::Over
+    ));
+}
+
+#[test]
+fn the_text_names_a_grant_lease_that_is_not_the_usual_one() {
+    let id = HoldId::new(&ClientId::random(), u64::MAX);
+    let text = |lease| TicketText::new(&id, lease, false).as_bytes().to_vec();
+    assert_eq!(text(G), id.as_bytes());
+    let with_block = TicketText::new(&id, ms(20_000), true);
+    assert_eq!(with_block.as_bytes(), [id.as_bytes(), b"|20000+"].concat());
+    for (lease, suffix) in [(ms(10), "|10"), (ms(20_000), "|20000")] {
+        let expected = [id.as_bytes(), suffix.as_bytes()].concat();
+        assert_eq!(text(lease), expected);
+    }
+}
+
+#[test]
+fn a_grant_lease_is_some_round_trips_and_no_more_than_the_lease() {
+    assert_eq!(grant_lease(ms(30_000), ms(1)), G);
+    assert_eq!(grant_lease(ms(30_000), ms(300)), ms(1_200));
+    assert_eq!(grant_lease(ms(300), ms(1)), ms(300));
+    assert_eq!(grant_lease(ms(30_000), ms(3_600_000)), ms(20_000));
+}
