@@ -5,6 +5,7 @@
 //! second request.
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::client::Locker;
 use crate::floor::mux::Mux;
@@ -21,7 +22,7 @@ static LOCK: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// KEYS: lock, queue. ARGV: waiter, lease in ms, channel. 1: handed on or freed; 0: not held by
+/// KEYS: lock, queue. ARGV: waiter, lease in ms. 1: handed on or freed; 0: not held by
 /// this waiter.
 static UNLOCK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
@@ -29,17 +30,17 @@ static UNLOCK: LazyLock<Script> = LazyLock::new(|| {
          local next = redis.call('lpop', KEYS[2]) \
          if not next then redis.call('del', KEYS[1]) return 1 end \
          redis.call('set', KEYS[1], next, 'PX', ARGV[2]) \
-         redis.call('publish', ARGV[3], next) \
+         redis.call('publish', string.match(next, '^[^ ]+'), string.match(next, '[^ ]+$')) \
          return 1",
     )
 });
-
-const CHANNEL: &str = "floor-grant";
 
 /// A shared connection that receives the grants of its own waiters.
 #[derive(Clone)]
 pub struct Grant {
     mux: Mux,
+    /// Its own; its waiters are this and a number.
+    channel: String,
 }
 
 /// A held lock.
@@ -56,8 +57,11 @@ impl Locker for Grant {
         let mut setup = RawBlocking::open(port).expect("a server");
         setup.load(&LOCK).expect("SCRIPT LOAD");
         setup.load(&UNLOCK).expect("SCRIPT LOAD");
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let channel = format!("floor-grant:{}", NEXT.fetch_add(1, Relaxed));
         Self {
-            mux: Mux::open(port, &[&[b"SUBSCRIBE", CHANNEL.as_bytes()]], waiters).await,
+            mux: Mux::open(port, &[&[b"SUBSCRIBE", channel.as_bytes()]], waiters).await,
+            channel,
         }
     }
 
@@ -65,7 +69,7 @@ impl Locker for Grant {
         let held = Held {
             key: key.into(),
             queue: format!("{key}:queue"),
-            waiter: waiter.to_string(),
+            waiter: format!("{} {waiter}", self.channel),
         };
         let keys: [&[u8]; 2] = [held.key.as_bytes(), held.queue.as_bytes()];
         let args: [&[u8]; 2] = [held.waiter.as_bytes(), LEASE_MS.as_bytes()];
@@ -77,11 +81,7 @@ impl Locker for Grant {
 
     async fn unlock(&self, held: Held) {
         let keys: [&[u8]; 2] = [held.key.as_bytes(), held.queue.as_bytes()];
-        let args: [&[u8]; 3] = [
-            held.waiter.as_bytes(),
-            LEASE_MS.as_bytes(),
-            CHANNEL.as_bytes(),
-        ];
+        let args: [&[u8]; 2] = [held.waiter.as_bytes(), LEASE_MS.as_bytes()];
         assert_eq!(
             self.mux.evalsha(UNLOCK.sha.as_bytes(), &keys, &args).await,
             1

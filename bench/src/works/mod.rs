@@ -7,6 +7,7 @@ pub mod decode;
 pub mod encode;
 pub mod fairness;
 pub mod handoff;
+pub mod handover;
 pub mod isolation;
 pub mod latency;
 pub mod memory;
@@ -72,6 +73,11 @@ pub const ALL: &[Work] = &[
         name: "handoff",
         run: handoff::run,
         sample: handoff::sample,
+    },
+    Work {
+        name: "handover",
+        run: handover::run,
+        sample: handover::sample,
     },
     Work {
         name: "fairness",

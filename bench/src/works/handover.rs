@@ -1,0 +1,226 @@
+//! Many processes that want one lock all the time, each with a connection of its own: the cost of a hand-over, and how evenly
+//! the lock goes round.
+
+use std::io::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::client::Locker;
+use crate::floor::grant::Grant;
+use crate::floor::raw_blocking::RawBlocking;
+use crate::harness::{Harness, Placement, Samples};
+use crate::ours::lock::Waited;
+use crate::report::{Aim, Bound, Row, Section};
+use crate::sample::{Figures, Request, figures, percentile};
+
+const CANDIDATES: &[&str] = &["floor-grant", "leasehold"];
+/// How many processes, and how many tasks wait in each.
+const FLEETS: [(&str, usize, usize); 6] = [
+    ("8 x 1", 8, 1),
+    ("64 x 1", 64, 1),
+    ("256 x 1", 256, 1),
+    ("1024 x 1", 1024, 1),
+    ("1 x 64", 1, 64),
+    ("100 x 100", 100, 100),
+];
+
+/// Takes the samples.
+pub fn run(harness: &Harness) -> Result<Section> {
+    let (mut rows, mut aims) = (Vec::new(), Vec::new());
+    let mut cpu_of_8 = None;
+    for (fleet, processes, tasks) in FLEETS {
+        let samples = harness.interleave(harness.rounds(3), CANDIDATES, |candidate| {
+            let request = Request {
+                work: "handover".into(),
+                candidate: candidate.into(),
+                variant: format!("{processes}x{tasks}"),
+                port: harness.server.port,
+                workers: 1,
+                millis: harness.millis(3000),
+                ..Request::default()
+            };
+            harness.sample(Placement::SameCpu, &request)
+        })?;
+        rows.extend(CANDIDATES.iter().map(|candidate| {
+            Row {
+                candidate: format!("{candidate}, {fleet}"),
+                cells: ["per_s", "requests", "p50_us", "jain", "server_us"]
+                    .map(|figure| samples.median(candidate, figure))
+                    .to_vec(),
+            }
+        }));
+        let server_us = samples.median("leasehold", "server_us");
+        let cpu_of_8 = *cpu_of_8.get_or_insert(server_us);
+        aims.extend(aims_of(fleet, tasks, &samples));
+        if let (Some(eight), Some(now)) = (cpu_of_8, server_us)
+            && tasks > 64
+        {
+            aims.push(Aim {
+                what: format!("{fleet}: server CPU a hand-over, to 8 processes"),
+                floor: None,
+                peer: None,
+                ours: Some(now / eight),
+                bound: Bound::AtMost(1.3),
+            });
+        }
+    }
+    Ok(Section {
+        title: "Handing over between processes",
+        how: "So many clients, each with a connection of its own as if it were a process, with so many tasks each, take one lock \
+              in a loop and release it at once. Hand-overs a second; script calls a hand-over; the time from asking for the \
+              release to the next one running; Jain's index of the grants of all tasks; CPU time of the server. Server and \
+              clients on one CPU."
+            .into(),
+        columns: ["per s", "requests", "p50 us", "Jain", "server us"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows,
+        aims,
+    })
+}
+
+fn aims_of(fleet: &str, tasks: usize, samples: &Samples) -> Vec<Aim> {
+    let part = if tasks == 1 { 0.8 } else { 0.9 };
+    let aim = |what: &str, floor, ours, bound| Aim {
+        what: format!("{fleet}: {what}"),
+        floor,
+        peer: None,
+        ours,
+        bound,
+    };
+    let mut aims = vec![
+        aim(
+            "requests a hand-over",
+            samples.median("floor-grant", "requests"),
+            samples.median("leasehold", "requests"),
+            Bound::AtMost(2.05),
+        ),
+        aim(
+            "hand-overs a second, to the floor",
+            Some(1.0),
+            samples.ratio("leasehold", "floor-grant", "per_s"),
+            Bound::AtLeast(part),
+        ),
+        aim(
+            "Jain's index",
+            samples.median("floor-grant", "jain"),
+            samples.median("leasehold", "jain"),
+            Bound::AtLeast(0.99),
+        ),
+    ];
+    if tasks == 1 {
+        aims.push(aim(
+            "p50, to the floor",
+            Some(1.0),
+            samples.ratio("leasehold", "floor-grant", "p50_us"),
+            Bound::AtMost(1.3),
+        ));
+    }
+    aims
+}
+
+/// Takes one sample.
+pub fn sample(request: &Request) -> Figures {
+    match request.candidate.as_str() {
+        "floor-grant" => measure::<Grant>(request),
+        "leasehold" => measure::<Waited>(request),
+        other => panic!("no candidate {other}"),
+    }
+}
+
+fn measure<L: Locker>(request: &Request) -> Figures {
+    let (port, duration) = (request.port, request.duration());
+    let (processes, tasks) = request.variant.split_once('x').expect("processes x tasks");
+    let (processes, tasks): (usize, usize) = (
+        processes.parse().expect("a number"),
+        tasks.parse().expect("a number"),
+    );
+    request.run(async move {
+        let key: Arc<str> = format!("lock:handover:{processes}:{tasks}").into();
+        let released = Arc::new(AtomicU64::new(0));
+        let stop = Arc::new(AtomicBool::new(false));
+        let base = Instant::now();
+        let mut running = Vec::new();
+        for _ in 0..processes {
+            let locker = L::connect(port, tasks).await;
+            for task in 0..tasks {
+                let (locker, key) = (locker.clone(), Arc::clone(&key));
+                let (released, stop) = (Arc::clone(&released), Arc::clone(&stop));
+                running.push(tokio::spawn(async move {
+                    let mut waits = Vec::new();
+                    while !stop.load(Relaxed) {
+                        let guard = locker.lock(&key, task).await;
+                        let now = base.elapsed().as_nanos() as u64;
+                        waits.push((now, now - released.load(Relaxed)));
+                        released.store(base.elapsed().as_nanos() as u64, Relaxed);
+                        locker.unlock(guard).await;
+                    }
+                    waits
+                }));
+            }
+        }
+        // Until all of them wait.
+        tokio::time::sleep(duration / 3).await;
+        let (start, before) = (base.elapsed().as_nanos() as u64, Server::read(port));
+        tokio::time::sleep(duration).await;
+        let (end, after) = (base.elapsed().as_nanos() as u64, Server::read(port));
+        stop.store(true, Relaxed);
+        let (mut nanos, mut grants) = (Vec::new(), Vec::new());
+        for task in running {
+            let waits = task.await.expect("a waiter does not panic");
+            let in_time = waits.iter().filter(|(at, _)| (start..end).contains(at));
+            let known = nanos.len();
+            nanos.extend(in_time.map(|(_, waited)| *waited));
+            grants.push((nanos.len() - known) as f64);
+        }
+        let all = nanos.len() as f64;
+        figures([
+            (
+                "per_s",
+                all / Duration::from_nanos(end - start).as_secs_f64(),
+            ),
+            ("requests", (after.scripts - before.scripts) / all),
+            ("p50_us", percentile(&mut nanos, 0.5) / 1e3),
+            ("jain", jain(&grants)),
+            ("server_us", (after.cpu - before.cpu) * 1e6 / all),
+        ])
+    })
+}
+
+/// Jain's index of fairness: 1 if all have the same, 1/n if one has it all.
+fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+/// What the server says of itself.
+struct Server {
+    /// Script calls so far.
+    scripts: f64,
+    /// Seconds of CPU time so far.
+    cpu: f64,
+}
+
+impl Server {
+    fn read(port: u16) -> Self {
+        let mut client = RawBlocking::open(port).expect("the server is up");
+        let reply = client.call(&[b"INFO", b"ALL"]).expect("an answer");
+        let text = String::from_utf8_lossy(&reply);
+        let sum = |prefixes: [&str; 2]| -> f64 {
+            let values = text.lines().filter_map(|line| {
+                let value = prefixes
+                    .iter()
+                    .find_map(|prefix| line.strip_prefix(prefix))?;
+                let end = value.find(',').unwrap_or(value.len());
+                value[..end].parse::<f64>().ok()
+            });
+            values.sum()
+        };
+        Self {
+            scripts: sum(["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]),
+            cpu: sum(["used_cpu_sys:", "used_cpu_user:"]),
+        }
+    }
+}
