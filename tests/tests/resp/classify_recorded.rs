@@ -156,6 +156,24 @@ fn every_recorded_line_of_every_server_has_its_class() {
     }
 }
 
+/// Redis 6.2 puts its place in front of an error that a script catches with `pcall`, and has no code
+/// for a refusal then.
+#[test]
+fn an_error_that_a_script_caught_and_replied_with_has_its_class() {
+    let denied =
+        b"@user_script: 63: The user executing the script can't run this command or subcommand";
+    let error = ServerError::parse(denied);
+    assert_eq!((error.kind(), error.code()), (&Kind::NoPerm, "ERR"));
+    assert!(error.in_script());
+    let typed =
+        b"@user_script: 7: WRONGTYPE Operation against a key holding the wrong kind of value";
+    let error = ServerError::parse(typed);
+    assert_eq!(
+        (error.kind(), error.code()),
+        (&Kind::WrongType, "WRONGTYPE")
+    );
+}
+
 #[test]
 fn an_error_of_a_script_has_the_same_code_and_message_on_all_servers() {
     for (server, cases) in &recorded() {

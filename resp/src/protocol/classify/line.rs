@@ -21,12 +21,19 @@ impl<'a> Line<'a> {
         let text = text.trim_end_matches(['\r', '\n']);
         let stripped = without_suffix(text);
         let (code, message) = split_code(stripped.unwrap_or(text));
-        if code == "ERR"
-            && let Some(inner) = unwrapped(message)
-        {
-            let (inner_code, inner_message) = split_code(inner);
+        let wrapped = match code {
+            "ERR" => message
+                .strip_prefix("Error running script (call to ")
+                .and_then(|rest| rest.split_once("): "))
+                .map(|(_, inner)| inner),
+            // A script caught it, and replied with it.
+            "" => Some(message).filter(|message| message.starts_with("@user_script:")),
+            _ => None,
+        };
+        if let Some(wrapped) = wrapped {
+            let (inner_code, inner_message) = split_code(unwrapped(wrapped));
             let code = if inner_code.is_empty() {
-                code
+                "ERR"
             } else {
                 inner_code
             };
@@ -58,10 +65,7 @@ fn without_suffix(text: &str) -> Option<&str> {
 /// The error that Redis 6.2 wrapped: the text behind the last `@user_script:<n>: ` or `@user_script: <n>: `.
 ///
 /// Refusals by the server keep the dash of an error reply there, errors of an executed command do not.
-fn unwrapped(message: &str) -> Option<&str> {
-    let (_, mut inner) = message
-        .strip_prefix("Error running script (call to ")?
-        .split_once("): ")?;
+fn unwrapped(mut inner: &str) -> &str {
     while let Some((_, rest)) = inner.split_once("@user_script:") {
         let Some((number, rest)) = rest.trim_start_matches(' ').split_once(": ") else {
             break;
@@ -71,7 +75,7 @@ fn unwrapped(message: &str) -> Option<&str> {
         }
         inner = rest;
     }
-    Some(inner.strip_prefix('-').unwrap_or(inner))
+    inner.strip_prefix('-').unwrap_or(inner)
 }
 
 /// The code and the rest; no code if the first word does not look like one.
