@@ -218,13 +218,15 @@ fn a_process_whose_runtime_has_ended_hears_of_its_grants_in_the_next_one() {
     let held = outer.block_on(holder.mutex("a").lock().into_future());
     let held = held.unwrap();
     drop(first.block_on(in_line(&mut raw, &ours, "a")));
+    let former = outer.block_on(line(&mut raw, "a"));
     drop(first);
     let second = runtime();
     let waiter = second.spawn(ours.mutex("a").lock().into_future());
     outer.block_on(async {
         let channel = format!("leasehold:{}", ours.client_id());
         until("it listens and is in line", async || {
-            subscribers(&mut raw, &channel).await == 1 && tickets(&mut raw, "a").await == 1
+            let line = line(&mut raw, "a").await;
+            subscribers(&mut raw, &channel).await == 1 && line.len() == 1 && line != former
         })
         .await;
         held.release().await.unwrap();
