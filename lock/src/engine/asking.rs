@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Demand, Evaluated, Replicated, ScriptCall, Unconfirmed};
+use leasehold_cluster::{Channels, Demand, Evaluated, Replicated, ScriptCall, Unconfirmed};
 use leasehold_resp as resp;
 use leasehold_resp::Value;
 
@@ -98,7 +98,9 @@ fn asks<'a>(request: &Request, ask: Ask, text: Option<&'a TicketText>) -> Option
         return None;
     }
     let Request { context, name, .. } = request;
-    let behind = grants::asked_over(context, name);
+    // Only what goes to the same server over the same connection runs behind the subscription.
+    let shares = request.terms.quorum().is_none() && context.client.channels() != Channels::Cluster;
+    let behind = shares.then(|| grants::asked_over(context, name)).flatten();
     let score = context.registry.table.with_line(name, |line| {
         let ticket = &mut line.standing.as_mut()?.ticket;
         ticket.asks(behind);

@@ -59,6 +59,8 @@ pub(crate) struct Ticket {
     sample: Option<Sample>,
     /// The subscription to grants that its latest request was sent behind.
     behind: Option<Source>,
+    /// Where that was confirmed after the latest request was sent: the answer may be older.
+    confirmed: Option<Source>,
     /// When to look.
     look_at: Instant,
     grant: Option<Grant>,
@@ -154,6 +156,7 @@ impl Ticket {
             joined: false,
             sample: None,
             behind: None,
+            confirmed: None,
             look_at,
             grant: None,
             passed: None,
@@ -202,6 +205,7 @@ impl Ticket {
     pub(crate) fn asks(&mut self, behind: Option<Source>) {
         self.joined = true;
         self.behind = behind;
+        self.confirmed = None;
     }
 
     /// The request that was sent at `sent` was answered over `source`. `jitter` is below 100, in per mille.
@@ -231,6 +235,10 @@ impl Ticket {
         let places = placed.place.min(SPREAD_PLACES) as u32;
         let at_end = placed.held.saturating_add(AFTER_EXPIRY * (1 + places));
         self.look_at = now + by_place.min(at_end);
+        if self.confirmed.take().is_some_and(|at| source != Some(at)) {
+            // Over one connection the answer of what ran before comes before the confirmation.
+            self.look_at = now;
+        }
     }
 
     /// The lock is taken, and the server would not put the ticket in line: looks again soon.
@@ -250,12 +258,14 @@ impl Ticket {
         self.look_at = self.look_at.min(now);
     }
 
-    /// The subscription to grants was confirmed over `source`. Returns whether grants may have been missed before.
+    /// The subscription to grants was confirmed over `source`. Returns whether grants may have been missed before: then it
+    /// looks at once, or when a request that is under way is answered.
     pub(crate) fn subscribed(&mut self, source: Source, now: Instant) -> bool {
         if self.behind == Some(source) || !self.joined {
             return false;
         }
         self.missed = 0;
+        self.confirmed = Some(source);
         self.look_now(now);
         true
     }

@@ -256,3 +256,19 @@ fn a_grant_lease_is_some_round_trips_and_no_more_than_the_lease() {
     assert_eq!(grant_lease(ms(300), ms(1)), ms(300));
     assert_eq!(grant_lease(ms(30_000), ms(3_600_000)), ms(20_000));
 }
+
+#[test]
+fn an_answer_that_may_be_older_than_the_subscription_is_followed_by_a_look() {
+    let now = Now::read();
+    let answered = now.monotonic + ms(3);
+    let look_after = |source| {
+        let mut waiting = ticket(now);
+        waiting.asks(None);
+        assert!(waiting.subscribed(here(), now.monotonic + ms(2)));
+        waiting.placed(placed(0, T), now, source, answered, 0);
+        waiting.look_at()
+    };
+    assert_eq!(look_after(None), answered);
+    assert_eq!(look_after(Some(Source::for_tests(2))), answered);
+    assert_eq!(look_after(Some(here())), answered + G, "behind it");
+}
