@@ -35,7 +35,7 @@ pub(super) struct OpenAttempt<'a> {
     ticket: Option<TicketText>,
     /// Where it was sent without an answer.
     unanswered: Unanswered,
-    /// Of an attempt without a ticket; that of a ticket is in line.
+    /// A shutdown waits for it, also if it takes the ticket out of the line meanwhile.
     unfinished: Option<Unfinished>,
     is_open: bool,
 }
@@ -58,7 +58,7 @@ impl<'a> OpenAttempt<'a> {
                 id,
                 ticket: Some(ticket),
                 unanswered,
-                unfinished: None,
+                unfinished: Some(context.registry.work.unfinished()),
                 is_open: true,
             };
         }
@@ -85,19 +85,22 @@ impl<'a> OpenAttempt<'a> {
         &mut self.unanswered
     }
 
-    /// It has its outcome: nothing is left on the server, or only the ticket, which stays in line.
+    /// It has its outcome: nothing is left on the server, or only the ticket, which stays in line. But if a shutdown took that
+    /// back meanwhile, its release may have been overtaken by what was answered just now, and the attempt stays open.
     pub(super) fn settle(&mut self) {
+        if self.ticket.is_some() {
+            let table = &self.request.context.registry.table;
+            let is_in_line = table.with_line(&self.request.name, |line| {
+                let standing = line.standing.as_mut()?;
+                standing.unanswered = std::mem::take(&mut self.unanswered);
+                Some(())
+            });
+            if is_in_line.flatten().is_none() {
+                return;
+            }
+        }
         self.is_open = false;
         self.unfinished = None;
-        if self.ticket.is_some() {
-            let unanswered = std::mem::take(&mut self.unanswered);
-            let table = &self.request.context.registry.table;
-            table.with_line(&self.request.name, |line| {
-                if let Some(standing) = &mut line.standing {
-                    standing.unanswered = unanswered;
-                }
-            });
-        }
     }
 
     /// The same for an attempt that fails: its ticket does not stay in line.
