@@ -4,6 +4,7 @@
 
 pub(crate) mod acquire;
 mod asking;
+mod attempt;
 pub(crate) mod context;
 pub(crate) mod grants;
 pub(crate) mod handle;

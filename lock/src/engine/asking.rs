@@ -12,6 +12,7 @@ use super::request::Request;
 use crate::error::Error;
 use crate::protocol::{Answer, Attempt, InLine};
 use crate::state::chain::BLOCK;
+use crate::state::deadline::Now;
 use crate::state::ticket::TicketText;
 
 /// The server's reply to an attempt.
@@ -19,6 +20,16 @@ pub(super) struct Reply {
     pub(super) evaluated: Evaluated,
     /// How many replicas confirmed it; an error if that is too few.
     pub(super) confirmed: Result<usize, Error>,
+}
+
+impl Reply {
+    /// When the attempt that was answered was submitted.
+    pub(super) const fn sent(&self) -> Now {
+        Now {
+            monotonic: self.evaluated.sent,
+            wall: self.evaluated.sent_wall,
+        }
+    }
 }
 
 /// The outcome of a request.

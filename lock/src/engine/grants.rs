@@ -172,17 +172,14 @@ fn granted(context: &Arc<Context>, protocol: &'static Protocol, message: &[u8], 
 
 /// Takes back what the waiters of a name have at the server, since none of them is left.
 pub(crate) fn abandon(context: &Arc<Context>, name: &Arc<Name>, mut line: Line) {
-    let table = &context.registry.table;
     if let Some(standing) = line.standing.take() {
-        table.unstand(standing.ticket.id().number());
-        if standing.ticket.has_joined() {
-            take_back(context, name, standing);
-        }
+        take_back(context, name, standing);
     }
-    table.park(name, line);
+    context.registry.table.park(name, line);
 }
 
-fn take_back(context: &Arc<Context>, name: &Arc<Name>, standing: Standing) {
+/// Takes a ticket back, or the hold that it became.
+pub(super) fn take_back(context: &Arc<Context>, name: &Arc<Name>, standing: Standing) {
     let Standing {
         protocol,
         ticket,
@@ -191,6 +188,10 @@ fn take_back(context: &Arc<Context>, name: &Arc<Name>, standing: Standing) {
         unfinished,
         ..
     } = standing;
+    context.registry.table.unstand(ticket.id().number());
+    if !ticket.has_joined() {
+        return;
+    }
     let withdrawn = Withdrawn {
         protocol,
         name: Arc::clone(name),

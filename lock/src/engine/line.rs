@@ -45,14 +45,6 @@ pub(crate) struct PassedOn {
 }
 
 impl Line {
-    /// Of a ticket alone.
-    pub(super) fn with(standing: Standing) -> Self {
-        Self {
-            standing: Some(standing),
-            ..Self::default()
-        }
-    }
-
     /// How a release is announced to Redisson while these wait here.
     pub(crate) fn announced(&self, is_open: bool) -> Announced {
         if !is_open {

@@ -1,0 +1,285 @@
+//! One attempt at the server, and the hold that a grant becomes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::asking::{Asked, Reply, read, send};
+use super::context::Context;
+use super::hold::{Granted, Hold};
+use super::line::PassedOn;
+use super::open_attempt::{Ask, OpenAttempt};
+use super::queue::Place;
+use super::request::Request;
+use crate::error::{Error, ErrorKind};
+use crate::protocol::Answer;
+use crate::state::chain::Chain;
+use crate::state::deadline::Now;
+use crate::state::ticket::{Ticket, grant_lease};
+use crate::state::token::FencingToken;
+
+/// Looks of many processes are spread by up to as many per mille.
+const JITTER: u64 = 100;
+
+/// The result of an attempt.
+pub(super) enum Attempted {
+    Granted(Arc<Hold>),
+    /// Others have it. A ticket in line knows when to look.
+    Held,
+    /// The ticket was granted it a while ago, and little is left of that.
+    AlmostOver,
+    /// It was taken back since the server's data may have lost locks; for so long.
+    TakenBack(Duration),
+}
+
+/// A grant in the server's answer.
+struct Answered {
+    token: Option<FencingToken>,
+    /// What is left of the lease, if an earlier request has taken it; `None` for all of it.
+    left: Option<Duration>,
+}
+
+/// One attempt at the server.
+pub(super) async fn attempt(
+    request: &Request,
+    place: &mut Place,
+    ask: Ask,
+) -> Result<Attempted, Error> {
+    let Request { context, .. } = request;
+    let deadline = Instant::now() + context.config.command_timeout;
+    if let Some(left) = restart_grace(request, deadline).await? {
+        with_ticket(request, |ticket| ticket.put_off(left, Instant::now()));
+        return Ok(Attempted::Held);
+    }
+    // Dropped before the place: what ends it leaves before the next waiter here is woken.
+    let mut open = OpenAttempt::begin(request, ask);
+    let with_block = match ask {
+        Ask::Try => context.registry.table.has_followers(&request.name),
+        Ask::Join => of_standing(request).0,
+        Ask::Look | Ask::Confirm => false,
+    };
+    let changes = context.client.changes();
+    let reply = match send(request, ask, with_block, deadline, &mut open).await {
+        Ok(Asked::Replied(reply)) => reply,
+        Ok(Asked::Untrusted { left, ran: true }) => return Ok(Attempted::TakenBack(left)),
+        Ok(Asked::Untrusted { left, ran: false }) => {
+            open.settle();
+            with_ticket(request, |ticket| ticket.put_off(left, Instant::now()));
+            return Ok(Attempted::Held);
+        }
+        Err(error) => {
+            let may_have_executed = error.may_have_executed();
+            let error = Error::from_client(error);
+            // The scripts check types before they write.
+            if !may_have_executed || error.kind() == ErrorKind::WrongType {
+                open.settle_unless_in_line();
+            }
+            return Err(error);
+        }
+    };
+    let now = Instant::now();
+    context.note_round_trip(now - reply.evaluated.sent);
+    let answered = match answered(request, ask, &reply, now, &mut open)? {
+        Ok(answered) => answered,
+        Err(attempted) => return Ok(attempted),
+    };
+    // The server may have been restarted between the question and the grant. The attempt is still open.
+    if let Some(left) = restart_grace(request, deadline).await? {
+        return Ok(Attempted::TakenBack(left));
+    }
+    let chain = answered
+        .token
+        .filter(|_| with_block && answered.left.is_none() && !reply.evaluated.repeated)
+        .map(|token| Chain::begin(token.as_u64(), now, changes));
+    let hold = hold(request, answered, reply, chain, &mut open)?;
+    begin(request, place, &hold, &mut open)?;
+    Ok(Attempted::Granted(hold))
+}
+
+/// Acts on the server's answer. Unless that is a grant, the attempt has its outcome.
+fn answered(
+    request: &Request,
+    ask: Ask,
+    reply: &Reply,
+    now: Instant,
+    open: &mut OpenAttempt<'_>,
+) -> Result<Result<Answered, Attempted>, Error> {
+    let (context, evaluated) = (&request.context, &reply.evaluated);
+    let (token, left) = match read(request, ask, &evaluated.value) {
+        Some(Answer::Granted { token, left }) => (token, left),
+        Some(Answer::NoExpiry) => {
+            open.settle_unless_in_line();
+            return Err(Error::no_expiry());
+        }
+        Some(Answer::Placed(placed)) => {
+            open.settle();
+            let (source, jitter) = (evaluated.source, context.jitter.below(JITTER));
+            with_ticket(request, |ticket| {
+                ticket.placed(placed, reply.sent(), source, now, jitter);
+            });
+            return Ok(Err(Attempted::Held));
+        }
+        Some(Answer::Held(held)) => {
+            open.settle();
+            with_ticket(request, |ticket| match ask {
+                Ask::Confirm => ticket.look_now(now),
+                _ => ticket.not_placed(held, now),
+            });
+            return Ok(Err(Attempted::Held));
+        }
+        None => return Err(Error::unexpected(&evaluated.value)),
+    };
+    if let Some(token) = token {
+        context.saw(token);
+    }
+    let needed = grant_lease(request.terms.first_lease(), context.round_trip()) / 4;
+    if ask != Ask::Confirm
+        && open.ticket().is_some()
+        && left.is_some_and(|left| left.saturating_sub(now - evaluated.sent) < needed)
+    {
+        // Its message was lost, or is late. A hold that begins with that little may end before its first renewal.
+        open.settle();
+        return Ok(Err(Attempted::AlmostOver));
+    }
+    Ok(Ok(Answered { token, left }))
+}
+
+/// The hold of a grant that was answered, if there is anything left of it.
+fn hold(
+    request: &Request,
+    answered: Answered,
+    reply: Reply,
+    chain: Option<Chain>,
+    open: &mut OpenAttempt<'_>,
+) -> Result<Arc<Hold>, Error> {
+    let (sent, lease) = (reply.sent(), request.terms.first_lease());
+    let hold = Hold::new(Granted {
+        protocol: request.protocol,
+        name: Arc::clone(&request.name),
+        id: open.id(),
+        token: answered.token,
+        terms: request.terms,
+        owner: request.owner.clone(),
+        acknowledged: reply.confirmed?,
+        since: sent,
+        lease: answered.left.unwrap_or(lease),
+        lease_since: sent,
+        chain,
+        // Late requests of earlier attempts that could not be killed: they are outlived by the release.
+        unanswered: open.unanswered().clone(),
+        ticket: open.ticket().filter(|_| reply.evaluated.repeated),
+    });
+    if hold.is_live() {
+        return Ok(hold);
+    }
+    Err(Error::new(
+        ErrorKind::Lost,
+        format!("the answer took longer than the lease of {lease:?}"),
+    ))
+}
+
+/// The hold of a grant that needs no confirmation now.
+pub(super) async fn begin_granted(
+    request: &Request,
+    place: &mut Place,
+    since: Now,
+    lease: Duration,
+    token: u64,
+) -> Result<Attempted, Error> {
+    let Request { context, name, .. } = request;
+    let deadline = Instant::now() + context.config.command_timeout;
+    let mut open = OpenAttempt::begin(request, Ask::Confirm);
+    if let Some(left) = restart_grace(request, deadline).await? {
+        // Granted by somebody who does not keep to it. It is released, and asked for again later.
+        return Ok(Attempted::TakenBack(left));
+    }
+    let token = FencingToken::new(token);
+    context.saw(token);
+    let now = Now::read();
+    let (has_block, passed) = of_standing(request);
+    let chain = match passed {
+        Some(passed) => Some(passed.chain),
+        None => has_block.then(|| {
+            let changes = context.client.changes();
+            Chain::begin(token.as_u64(), now.monotonic, changes)
+        }),
+    };
+    let hold = Hold::new(Granted {
+        protocol: request.protocol,
+        name: Arc::clone(name),
+        id: open.id(),
+        token: Some(token),
+        terms: request.terms,
+        owner: request.owner.clone(),
+        acknowledged: passed.map_or(0, |passed| passed.acknowledged),
+        since: if passed.is_some() { now } else { since },
+        lease,
+        lease_since: since,
+        chain,
+        unanswered: open.unanswered().clone(),
+        ticket: None,
+    });
+    if !hold.is_live() {
+        open.settle();
+        return Ok(Attempted::Held);
+    }
+    begin(request, place, &hold, &mut open)?;
+    Ok(Attempted::Granted(hold))
+}
+
+/// Whether the ticket was granted with a block of tokens, and what it became of a hold that was passed on.
+fn of_standing(request: &Request) -> (bool, Option<PassedOn>) {
+    let table = &request.context.registry.table;
+    let known = table.with_line(&request.name, |line| {
+        let standing = line.standing.as_ref()?;
+        Some((standing.ticket.has_block(), standing.passed))
+    });
+    known.flatten().unwrap_or((false, None))
+}
+
+/// Changes the ticket, if the request has one.
+fn with_ticket(request: &Request, then: impl FnOnce(&mut Ticket)) {
+    let table = &request.context.registry.table;
+    table.with_line(&request.name, |line| {
+        line.standing
+            .as_mut()
+            .map(|standing| then(&mut standing.ticket))
+    });
+}
+
+/// `hold` begins: it takes the place and the ticket, nests for its owner, and is renewed. If the locks were shut down
+/// meanwhile, the attempt stays open.
+fn begin(
+    request: &Request,
+    place: &mut Place,
+    hold: &Arc<Hold>,
+    open: &mut OpenAttempt<'_>,
+) -> Result<(), Error> {
+    let context = &request.context;
+    hold.keep(Arc::<Context>::clone(context));
+    open.grant(place, hold)?;
+    if let Some(owner) = &request.owner {
+        owner.remember(hold);
+    }
+    if hold.needs_renewal() {
+        context.registry.work.renew(hold);
+    }
+    Ok(())
+}
+
+/// How long the server grants nothing because it was restarted, if that is asked for.
+async fn restart_grace(request: &Request, deadline: Instant) -> Result<Option<Duration>, Error> {
+    let Request { context, name, .. } = request;
+    let Some(longest) = context.config.restart_grace else {
+        return Ok(None);
+    };
+    if request.terms.quorum().is_some() {
+        // Where replicas confirm, the grace follows the data, and is part of the attempt.
+        return Ok(None);
+    }
+    let started = context
+        .client
+        .server_started(name.key().as_bytes(), deadline)
+        .await
+        .map_err(Error::from_read)?;
+    Ok(started.and_then(|started| (started + longest).checked_duration_since(Instant::now())))
+}
