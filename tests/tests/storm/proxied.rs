@@ -15,14 +15,12 @@ use crate::deck::Deck;
 use crate::fault::Kind;
 use crate::fleet::Fleet;
 
-/// Worker processes at a time.
-const WORKERS: usize = 4;
-
 pub(crate) struct Storm {
     pub(crate) server: Server,
     pub(crate) fleet: Fleet,
     /// The line of each worker.
     pub(crate) lines: Vec<Line>,
+    kinds: Vec<Kind>,
 }
 
 /// The proxy between one worker and the server.
@@ -33,14 +31,14 @@ pub(crate) struct Line {
 }
 
 impl Storm {
-    /// Starts everything; the workers begin at once.
-    pub(crate) async fn start(name: &str) -> Arc<Self> {
+    /// Starts everything, with so many worker processes at a time; they begin at once. Faults of these `kinds` will happen.
+    pub(crate) async fn start(name: &str, workers: usize, kinds: &[Kind]) -> Arc<Self> {
         let server = Server::start().await;
         let line = |_| Line {
             proxy: Proxy::start(server.addr()),
             struck: Mutex::default(),
         };
-        let lines: Vec<_> = (0..WORKERS).map(line).collect();
+        let lines: Vec<_> = (0..workers).map(line).collect();
         // They ask for the holders of locks past their proxy, which may inject a fault.
         let posts: Vec<_> = lines
             .iter()
@@ -51,6 +49,7 @@ impl Storm {
             server,
             fleet,
             lines,
+            kinds: kinds.to_vec(),
         })
     }
 
@@ -60,7 +59,7 @@ impl Storm {
         let mut chance = Chance::new(self.fleet.seed);
         // The last two kinds are the reason for leases.
         let mut deck =
-            Deck::new([&Kind::ALL[..], &[Kind::KillWorker, Kind::FreezeWorker]].concat());
+            Deck::new([&self.kinds[..], &[Kind::KillWorker, Kind::FreezeWorker]].concat());
         let mut running = JoinSet::new();
         let end = Instant::now() + time;
         loop {

@@ -18,10 +18,28 @@ use crate::fleet::time;
 use crate::proxied::Storm;
 use crate::verdict::{Verdict, nothing_is_left};
 
+/// Worker processes at a time.
+const WORKERS: usize = 4;
+
+/// And where they wait in line for each other.
+const MANY: usize = 16;
+
+/// Faults of those who wait: at the moment of a grant, while they wait, and while they give up.
+const OF_WAITERS: [Kind; 8] = [
+    Kind::KillWorker,
+    Kind::FreezeWorker,
+    Kind::ClientKill,
+    Kind::Blackhole,
+    Kind::Cut,
+    Kind::LoseReply,
+    Kind::DropMessages,
+    Kind::RepeatMessages,
+];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_has_one_holder_at_a_time_whatever_happens() {
     let time = time(Duration::from_secs(30));
-    let storm = Storm::start("storm-single").await;
+    let storm = Storm::start("storm-single", WORKERS, &Kind::ALL).await;
     let _evidence = storm.fleet.keep_evidence([storm.server.dir()]);
     let locks: Vec<String> = LOCKS.map(String::from).into();
     let observer = storm.fleet.recorder.client("observer");
@@ -47,6 +65,47 @@ async fn a_lock_has_one_holder_at_a_time_whatever_happens() {
     println!("faults: {:?}", faults.played());
     storm.fleet.everybody_got_something(over).await;
     it_was_a_storm(&verdict, &faults, time, &storm.fleet.evidence());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_processes_in_line_each_has_its_turn_whatever_happens_to_others() {
+    let time = time(Duration::from_secs(20));
+    let storm = Storm::start("storm-line", MANY, &OF_WAITERS).await;
+    let _evidence = storm.fleet.keep_evidence([storm.server.dir()]);
+    storm.fleet.progresses().await;
+    let faults = storm.rage(time).await;
+    let over = history::now();
+    // Without faults every process gets its turn.
+    sleep(LEASE).await;
+    storm.stop().await;
+    sleep(LEASE + Duration::from_secs(1)).await;
+    nothing_is_left(&storm.fleet, [storm.server.raw().await]).await;
+    nobody_listens(&storm).await;
+    let verdict = storm.fleet.judge(false);
+    println!("faults: {:?}", faults.played());
+    storm.fleet.everybody_got_something(over).await;
+    let evidence = storm.fleet.evidence();
+    assert!(
+        faults.is_through(),
+        "{evidence}: a kind of fault never came up: {:?}",
+        faults.played()
+    );
+    assert!(
+        verdict.report.handoffs >= 5 * time.as_secs() as usize,
+        "{evidence}: few hand-offs: {}",
+        verdict.report
+    );
+    let killed = faults.played()[&Kind::KillWorker] + faults.played()[&Kind::FreezeWorker];
+    let mut raw = storm.server.raw().await;
+    for lock in LOCKS {
+        let line = format!("leasehold_line:{{{lock}}}");
+        let tickets = raw.cmd(&["ZRANGE", &line, "0", "-1"]).await;
+        // Of processes that were killed in line, and stay until a grant skips them or the line expires.
+        assert!(
+            tickets.array().len() <= killed,
+            "{evidence}: {tickets:?} after {killed} were killed"
+        );
+    }
 }
 
 /// A storm in which nothing happens proves nothing.
