@@ -16,6 +16,9 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// Command timeout of a worker.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_millis(800);
 
+/// Tokens that the library reserves for a hold that is passed on within its process.
+pub const BLOCK: u64 = 64;
+
 /// Replication mode of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {

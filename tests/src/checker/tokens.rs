@@ -6,6 +6,7 @@ use super::Violation;
 use super::claim::Claim;
 use super::facts::{Facts, violation};
 use crate::history::{Mode, What};
+use crate::storm::BLOCK;
 
 /// I2: tokens are unique, and each exclusive grant has a greater one than the grant before.
 ///
@@ -14,7 +15,8 @@ use crate::history::{Mode, What};
 ///
 /// While servers may lose locks two masters can grant at the same time, and the order in which
 /// grants are learned of may differ from the order in which they were made. This excuses a pair
-/// whose second grant was requested before the first was known, and no other.
+/// whose second grant was requested before the first was known, and no other; and likewise the grants that pass that one on
+/// within its process.
 pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
     let mut last: HashMap<&str, &Claim<'_>> = HashMap::new();
     let mut seen: HashMap<(&str, u64), &Claim<'_>> = HashMap::new();
@@ -38,11 +40,23 @@ pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
             claim.token, claim.key, before.token
         );
         let mut found = violation("I2", message, &[before.granted, claim.granted]);
-        let either_first = claim.asked < before.granted.at;
-        found.excused = either_first && facts.may_lose_locks((claim.asked, claim.granted.at));
+        let asked = asked_first(facts, claim);
+        let either_first = asked < before.granted.at;
+        found.excused = either_first && facts.may_lose_locks((asked, claim.granted.at));
         violations.push(found);
     }
     violations
+}
+
+/// When the hold of `claim` was requested. One that is passed on within its process has tokens of one block.
+fn asked_first(facts: &Facts<'_>, claim: &Claim<'_>) -> u64 {
+    let same_hold = |other: &&Claim<'_>| {
+        other.key == claim.key
+            && other.granted.process == claim.granted.process
+            && (other.token..other.token + BLOCK).contains(&claim.token)
+    };
+    let passed = facts.claims.iter().filter(same_hold);
+    passed.map(|other| other.asked).min().unwrap_or(claim.asked)
 }
 
 /// I2: once the guarded resource has accepted a token, it accepts no smaller one.

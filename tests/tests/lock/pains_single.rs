@@ -159,10 +159,16 @@ async fn a_renewal_wakes_nobody() {
     // The waiter looks once a second, and at the end of the lease: it is observed in between. On a machine that is too busy, the next round counts.
     let watched = async {
         loop {
-            let sent = proxy.from_client();
+            // Until just before the renewal, since a look may be due at any time.
+            let mut sent = proxy.from_client();
             let mut ttl = pttl(&mut raw, "a").await;
-            while pttl(&mut raw, "a").await <= ttl {
-                ttl = pttl(&mut raw, "a").await;
+            loop {
+                let before = proxy.from_client();
+                let now = pttl(&mut raw, "a").await;
+                if now > ttl {
+                    break;
+                }
+                (sent, ttl) = (before, now);
                 tokio::time::sleep(ms(5)).await;
             }
             tokio::time::sleep(ms(100)).await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Guard;
+use leasehold_testkit::storm::BLOCK;
 use leasehold_testkit::{Raw, RawValue};
 use tokio::time::sleep;
 
@@ -26,7 +27,8 @@ impl Witness {
     /// The id of the hold that `guard` has, as it stands on the server. `None` if the guard was
     /// lost before the server could be asked.
     ///
-    /// The guard does not tell its id, but the hold with the newest token is the current one.
+    /// The guard does not tell its id, but the hold with the newest token is the current one. A hold that is passed on within
+    /// its process has tokens of a block, of which the server knows the last.
     ///
     /// Where servers change their roles none is asked (`-` instead of an address), and the hold
     /// gets a name of its own.
@@ -41,7 +43,10 @@ impl Witness {
         let counter = format!("redisson_lock_token:{{{}}}", guard.key());
         loop {
             if let Some((holder, token)) = self.look(guard.key(), &counter).await {
-                if token == Some(guard.token().as_u64()) && holder.is_some() {
+                let own = guard.token().as_u64();
+                if token.is_some_and(|token| (own..own + BLOCK).contains(&token))
+                    && holder.is_some()
+                {
                     return holder;
                 }
                 // A guard that still claims to hold means two holders: an id that no other hold has
