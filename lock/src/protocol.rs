@@ -82,6 +82,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) highest_token: u64,
     /// A block of so many tokens is to be reserved, of which the one in the reply is the first; `None` for one.
     pub(crate) block: Option<u64>,
+    /// Whether a free lock is left to those in line: Redisson's waiters may be meant to have it.
+    pub(crate) beside_redisson: bool,
     /// The ticket of one that waits in line.
     pub(crate) ticket: Option<InLine<'a>>,
 }

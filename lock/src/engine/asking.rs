@@ -10,6 +10,7 @@ use super::grants;
 use super::open_attempt::{Ask, OpenAttempt};
 use super::request::Request;
 use crate::error::Error;
+use crate::options::Interop;
 use crate::protocol::{Answer, Attempt, InLine};
 use crate::state::chain::BLOCK;
 use crate::state::deadline::Now;
@@ -74,10 +75,13 @@ pub(super) async fn send(
         counter_ttl: context.config.interop.counter_ttl(lease),
         highest_token: context.highest_token(),
         block: with_block.then_some(BLOCK),
+        beside_redisson: false,
         ticket: None,
     };
+    let beside_redisson = context.config.interop == Interop::Redisson;
     let in_line = Attempt {
         ticket: asks(request, ask, text.as_ref()),
+        beside_redisson,
         ..lean
     };
     let single_key = match ask {
@@ -92,7 +96,7 @@ pub(super) async fn send(
         Ask::Confirm => (protocol.confirm)(&lean),
     };
     let first = first.slices();
-    if matches!(ask, Ask::Try | Ask::Confirm) {
+    if ask == Ask::Confirm || ask == Ask::Try && !beside_redisson {
         let call = first.call().while_migrating(&single_key);
         return evaluate(request, ask, &call, deadline, open).await;
     }

@@ -81,6 +81,8 @@ fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     let mut call = asking(&ACQUIRE, attempt);
     if let Some(ticket) = attempt.ticket {
         call.key(attempt.name.derived(LINE)).arg(ticket.text);
+    } else if attempt.beside_redisson {
+        call.key(attempt.name.derived(LINE)).arg("");
     } else if attempt.block.is_some() {
         call.arg("");
     }

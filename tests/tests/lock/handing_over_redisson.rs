@@ -165,9 +165,11 @@ async fn redissons_waiter_and_ours_both_have_their_turns() {
             .map(|turns| turns.load(std::sync::atomic::Ordering::SeqCst))
     };
     until("ours take part", async || had().iter().all(|&had| had > 0)).await;
-    for _ in 0..10 {
+    for _ in 0..5 {
         let before = had();
-        within("a turn of Redisson's", java.lock()).await;
+        // It has 5 ms for each turn that it is offered, in a thread of this busy process.
+        let turn = tokio::time::timeout(Duration::from_secs(60), java.lock());
+        turn.await.expect("a turn of Redisson's");
         tokio::time::sleep(ms(1)).await;
         java.unlock().await;
         // Both of ours come back after it.

@@ -2,11 +2,12 @@
 --
 -- KEYS[1]  the lock: a hash of holder -> count, as Redisson lays it out
 -- KEYS[2]  the counter of its fencing tokens: a decimal string
--- KEYS[3]  the line, a sorted set of tickets, to join it; absent to take the lock now or not at all
+-- KEYS[3]  the line, a sorted set of tickets, to join it, or to leave a free lock to it beside Redisson; absent to take the
+--          lock now or not at all
 -- ARGV[1]  the hold: an id nobody ever used for another acquisition
 -- ARGV[2]  the lease, in milliseconds
 -- ARGV[3]  how long to keep the counter, in milliseconds; 0 = for ever, as Redisson expects; absent = 600000
--- ARGV[4]  with a line: the ticket
+-- ARGV[4]  with a line: the ticket; '' to join it not
 -- ARGV[5]  with a block of tokens: how many to reserve; the one in the reply is the first
 --
 -- Reply: n > 0         held by this hold, and this is its token
