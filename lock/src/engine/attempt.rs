@@ -128,6 +128,7 @@ fn answered(
         }
         None => return Err(Error::unexpected(&evaluated.value)),
     };
+    let token = token.map(|token| told(request, token));
     if let Some(token) = token {
         context.saw(token);
     }
@@ -141,6 +142,16 @@ fn answered(
         return Ok(Err(Attempted::AlmostOver));
     }
     Ok(Ok(Answered { token, left }))
+}
+
+/// The token to go by after an answer with this one.
+fn told(request: &Request, token: FencingToken) -> FencingToken {
+    let table = &request.context.registry.table;
+    let told = table.with_line(&request.name, |line| {
+        let standing = line.standing.as_mut()?;
+        Some(standing.ticket.told(token.as_u64()))
+    });
+    told.flatten().map_or(token, FencingToken::new)
 }
 
 /// The hold of a grant that was answered, if there is anything left of it.

@@ -61,6 +61,8 @@ pub(crate) struct Ticket {
     behind: Option<Source>,
     /// Where that was confirmed after the latest request was sent: the answer may be older.
     confirmed: Option<Source>,
+    /// The highest token that an answer told for it.
+    token: u64,
     /// When to look.
     look_at: Instant,
     grant: Option<Grant>,
@@ -157,6 +159,7 @@ impl Ticket {
             sample: None,
             behind: None,
             confirmed: None,
+            token: 0,
             look_at,
             grant: None,
             passed: None,
@@ -245,6 +248,13 @@ impl Ticket {
     pub(crate) fn not_placed(&mut self, held: Duration, now: Instant) {
         self.sample = None;
         self.look_at = now + OUT_OF_LINE.min(held.saturating_add(AFTER_EXPIRY));
+    }
+
+    /// An answer said that it is the holder, with `token`. Returns the token to go by: where the counter could not be used, as
+    /// while a slot migrates, a later answer tells an older one, which another hold had.
+    pub(crate) fn told(&mut self, token: u64) -> u64 {
+        self.token = self.token.max(token);
+        self.token
     }
 
     /// Nothing is granted for `pause`.

@@ -272,3 +272,9 @@ fn an_answer_that_may_be_older_than_the_subscription_is_followed_by_a_look() {
     assert_eq!(look_after(Some(Source::for_tests(2))), answered);
     assert_eq!(look_after(Some(here())), answered + G, "behind it");
 }
+
+#[test]
+fn an_older_token_replaces_none_that_was_told() {
+    let mut waiting = ticket(Now::read());
+    assert_eq!([7, 5, 9].map(|token| waiting.told(token)), [7, 7, 9]);
+}
