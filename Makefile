@@ -37,8 +37,8 @@ test:
 	@.ci/install server
 	$(CARGO) test --workspace --all-features
 
-# More random cases for the properties, more rounds for the races, and in the first round storms of two minutes and a half
-# and fifty frozen masters.
+# More random cases for the properties, more rounds for the races, and in the first round storms of two minutes and a half,
+# fifty frozen masters, and 100,000 seeds of the simulation instead of 2,000.
 test-long:
 	@.ci/install server
 	@set -e; export LEASEHOLD_LONG=1; for round in $$(seq $(ROUNDS)); do \

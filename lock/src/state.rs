@@ -10,6 +10,8 @@ pub(crate) mod jitter;
 pub(crate) mod names;
 pub(crate) mod redisson_turns;
 pub(crate) mod schedule;
+#[cfg(test)]
+mod simulation;
 pub(crate) mod ticket;
 pub(crate) mod token;
 pub(crate) mod waiters;

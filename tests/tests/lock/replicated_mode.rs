@@ -218,17 +218,17 @@ async fn releases_do_not_wait_for_replicas() {
         servers.node(replica).pause();
     }
     // An attempt before the one that was granted may still be counted.
-    let mut waits = self::waits(&mut raw).await;
+    let mut seen = waits(&mut raw).await;
     until("no `WAIT` is under way", async || {
         tokio::time::sleep(ms(300)).await;
-        let before = std::mem::replace(&mut waits, self::waits(&mut raw).await);
-        before == waits
+        let before = std::mem::replace(&mut seen, waits(&mut raw).await);
+        before == seen
     })
     .await;
-    assert!(waits > 0);
+    assert!(seen > 0);
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     assert!(!exists(&mut raw, "a").await);
-    assert_eq!(self::waits(&mut raw).await, waits);
+    assert_eq!(waits(&mut raw).await, seen);
 }
 
 /// Number of `WAIT` requests to the server.
@@ -265,11 +265,11 @@ async fn more_replicas_than_there_are_is_an_error_at_once() {
     let locks = locks.connect().await.unwrap();
     let mut raw = servers.node(0).raw().await;
     drop(take(&locks, "a", Replicas::All).await);
-    let waits = waits(&mut raw).await;
+    let seen = waits(&mut raw).await;
     let attempt = locks.mutex("b").try_lock();
     let error = attempt.replicated(Replicas::AtLeast(3)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     assert!(error.to_string().contains("there are 2"), "{error}");
-    assert_eq!(self::waits(&mut raw).await, waits);
+    assert_eq!(waits(&mut raw).await, seen);
     assert_nothing_is_left(&mut raw, "b").await;
 }
