@@ -8,6 +8,7 @@ pub mod encode;
 pub mod fairness;
 pub mod handoff;
 pub mod handover;
+pub mod instructions;
 pub mod isolation;
 pub mod latency;
 pub mod memory;
@@ -68,6 +69,11 @@ pub const ALL: &[Work] = &[
         name: "syscalls",
         run: syscalls::run,
         sample: throughput::sample,
+    },
+    Work {
+        name: "instructions",
+        run: instructions::run,
+        sample: instructions::sample,
     },
     Work {
         name: "handoff",
