@@ -116,7 +116,6 @@ impl Encode for [&[u8]] {
             // command without a name is refused, as it should be.
             return [&b""[..]].encode(out);
         }
-        out.reserve(self.iter().map(|arg| arg.len() + 24).sum::<usize>() + 24);
         encode::array(out, self.len());
         for arg in self {
             encode::bulk(out, arg);

@@ -35,6 +35,7 @@ pub fn array(out: &mut Vec<u8>, n: usize) {
 }
 
 /// Appends one argument.
+#[inline(always)]
 pub fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
     // `$`, 20 digits and two line ends at most: one growth for the whole argument.
     out.reserve(bytes.len().saturating_add(25));
@@ -45,25 +46,33 @@ pub fn bulk(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Appends one argument, a decimal number.
 pub fn int(out: &mut Vec<u8>, n: i64) {
-    bulk(out, Decimal::signed(n).as_bytes());
+    match u8::try_from(n) {
+        // The number of keys of each script, for one.
+        Ok(n @ 0..=9) => out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', digit(n), b'\r', b'\n']),
+        _ => bulk(out, Decimal::signed(n).as_bytes()),
+    }
 }
 
 /// Appends a type byte, a count and a line end.
 ///
 /// Counts below 100 are all that lock scripts ever need; they are written as one array of known size each, which the
-/// compiler turns into a single store.
+/// compiler turns into a single store where it is inlined.
+#[inline(always)]
 fn header(out: &mut Vec<u8>, marker: u8, n: usize) {
     match u8::try_from(n) {
         Ok(n @ 0..=9) => out.extend_from_slice(&[marker, digit(n), b'\r', b'\n']),
         Ok(n @ 10..=99) => {
             out.extend_from_slice(&[marker, digit(n / 10), digit(n % 10), b'\r', b'\n'])
         }
-        _ => {
-            out.push(marker);
-            out.extend_from_slice(Decimal::unsigned(n as u64).as_bytes());
-            out.extend_from_slice(b"\r\n");
-        }
+        _ => long_header(out, marker, n),
     }
+}
+
+#[cold]
+fn long_header(out: &mut Vec<u8>, marker: u8, n: usize) {
+    out.push(marker);
+    out.extend_from_slice(Decimal::unsigned(n as u64).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// The character of a number below ten.
