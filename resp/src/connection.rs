@@ -5,7 +5,9 @@
 //! the tasks it just woke have queued, so that a wave of commands costs one system call.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Arc, MutexGuard, Weak};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -30,7 +32,7 @@ mod socket;
 mod stall;
 
 use handshake::Established;
-use pipeline::{Callback, Outcome, RequestId, Shape};
+use pipeline::{Callback, Outcome, Phase, RequestId, Shape};
 use reply::{Reply, checked};
 pub use shared::Event;
 use shared::{EventSink, Refused, Shared, State, Status, wake_driver};
@@ -201,6 +203,21 @@ impl Connection {
         self.reply(self.shared().submit(command, Shape::Reply, Duration::ZERO))
     }
 
+    /// [`submit`](Self::submit) for the task of `cx`, which must poll the reply before its own poll returns, as `await` in
+    /// the same function does: it is woken without having looked for the reply first, which would take another lock.
+    #[doc(hidden)]
+    pub fn submit_polled<E: Encode + ?Sized>(&self, command: &E, cx: &Context<'_>) -> Reply {
+        if let Some(refused) = self.refused(command) {
+            return refused;
+        }
+        let phase = Phase::Waiting(Some(cx.waker().clone()));
+        let shared = self.shared();
+        match shared.submit_for(command, Shape::Reply, Duration::ZERO, phase) {
+            Ok(queued) => Reply::registered(Arc::clone(shared), queued),
+            Err(refused) => Reply::failed(shared.explain(refused)),
+        }
+    }
+
     /// [`submit`](Self::submit), with `ASKING` right before the command. Only for an `-ASK` that was just received.
     pub fn submit_asking<E: Encode + ?Sized>(&self, command: &E) -> Reply {
         if let Some(refused) = self.refused(command) {
@@ -261,7 +278,7 @@ impl Connection {
         let shared = Arc::clone(self.shared());
         let done: Callback = Box::new(move |outcome| done(checked(outcome, &shared)));
         self.shared()
-            .submit_with(subscribe, shape, Duration::ZERO, Some(done))
+            .submit_for(subscribe, shape, Duration::ZERO, Phase::Detached(done))
             .is_ok()
     }
 
@@ -293,7 +310,7 @@ impl Connection {
     ///
     /// Dropping the future does not take back a command that was submitted.
     pub async fn send<E: Encode + ?Sized>(&self, command: &E) -> Result<Value, Error> {
-        let reply = self.submit(command);
+        let reply = poll_fn(|cx| Poll::Ready(self.submit_polled(command, cx))).await;
         if reply.is_refused() {
             self.send_late(command).await
         } else {
@@ -366,7 +383,7 @@ impl Connection {
     /// Whether commands can be queued right now.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        matches!(self.shared().lock().status, Status::Up(_))
+        matches!(self.shared().lock().status, Status::Up)
     }
 
     /// Whether it is down and the last attempt to open it failed. [`start`](Self::start) sees to it that there will be
@@ -389,7 +406,7 @@ impl Connection {
     }
 
     fn reset_with(&self, mut state: MutexGuard<'_, State>, reason: &str) {
-        if matches!(state.status, Status::Up(_)) {
+        if matches!(state.status, Status::Up) {
             state.reset = Some(Error::unknown(&self.shared().node, reason));
             wake_driver(state);
         }

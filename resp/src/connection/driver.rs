@@ -8,17 +8,18 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::Sleep;
 
 use crate::connection::backoff::Backoff;
 use crate::connection::handshake::{self, Established};
 use crate::connection::pipeline::{Liveness, Shape, Surplus, Wakes, Writing};
-use crate::connection::shared::{Event, Shared, Status};
+use crate::connection::shared::{Event, Shared, State, Status};
 use crate::connection::socket::Socket;
 use crate::connection::stall::StallDetector;
 use crate::error::Error;
@@ -98,8 +99,9 @@ pub(crate) fn drive_once(shared: Arc<Shared>, established: Established) -> Drive
 /// Lets commands in.
 pub(crate) fn bring_up(shared: &Shared, established: &Established) {
     let mut state = shared.lock();
-    if matches!(state.status, Status::Up(_) | Status::Down(_)) {
-        state.status = Status::Up(established.socket.shared_writer());
+    if matches!(state.status, Status::Up | Status::Down(_)) {
+        state.status = Status::Up;
+        state.writer = established.socket.shared_writer();
         state.server_started = established.server_started;
         state.pipeline.connected(established.id.clone());
         state.last_connect_failed = false;
@@ -115,10 +117,7 @@ fn bring_down(shared: &Shared, reason: &Error, reopens: bool, driven: bool) {
     let mut state = shared.lock();
     // In one step with the status: a caller that sees no driver may start one.
     state.is_driven = driven;
-    let was_up = matches!(
-        state.status,
-        Status::Up(_) | Status::Closing | Status::Aborted
-    );
+    let was_up = matches!(state.status, Status::Up | Status::Closing | Status::Aborted);
     state.bring_down(reason, reopens, &mut wakes);
     drop(state);
     wakes.fire();
@@ -179,12 +178,26 @@ struct Driver<'a> {
     yielded: bool,
     wakes: Wakes,
     timer: Pin<Box<Sleep>>,
+    /// Whether the timer was polled since it was set, with the waker that is still in use.
+    is_timer_armed: bool,
     /// When the timer fires.
     due: Instant,
     stall: StallDetector,
+    /// When the last bytes came, if a command was waiting then.
     last_read: Instant,
+    /// Whether bytes came since the clock was last looked at that left no command waiting. The clock is not read then:
+    /// any command that waits later was submitted later.
+    has_read_untimed: bool,
     /// Whether the peer has answered anything since the handshake.
     served: bool,
+}
+
+/// The result of handing out what was read.
+struct Dispatched {
+    /// Whether two tasks or more were woken.
+    woke_several: bool,
+    /// Whether no command is waiting any more.
+    is_idle: bool,
 }
 
 impl<'a> Driver<'a> {
@@ -208,9 +221,11 @@ impl<'a> Driver<'a> {
             yielded: false,
             wakes: Wakes::default(),
             timer: Box::pin(tokio::time::sleep_until(due.into())),
+            is_timer_armed: false,
             due,
             stall: StallDetector::new(shared.endpoint.stall_after, now),
             last_read: now,
+            has_read_untimed: false,
             served: false,
         }
     }
@@ -221,19 +236,18 @@ impl<'a> Driver<'a> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
-        self.register(cx);
         if self.yielded {
             // The tasks that were woken have queued what they had to; write it before reading on.
             self.yielded = false;
-            self.shared.lock().defer_writes = false;
+            if let Some(end) = self.attend(cx) {
+                return Poll::Ready(end);
+            }
             if let Err(error) = self.poll_write(cx) {
                 return Poll::Ready(self.lost(error));
             }
-            // A peer that never pauses must not keep deadlines from passing, nor us from hanging up.
-            if self.last_read >= self.due
-                && let Poll::Ready(end) = self.poll_end(cx)
-            {
-                return Poll::Ready(end);
+            // A peer that never pauses must not keep deadlines from passing.
+            if self.last_read >= self.due && self.look_at_clock(cx) == Liveness::Dead {
+                return Poll::Ready(self.dead());
             }
         }
         match self.poll_read(cx) {
@@ -245,43 +259,51 @@ impl<'a> Driver<'a> {
             Ok(false) => {}
             Err(error) => return Poll::Ready(error),
         }
-        if let Err(error) = self.poll_write(cx) {
+        if let Some(end) = self.attend(cx) {
+            return Poll::Ready(end);
+        }
+        if (self.writing.is_some() || self.unflushed)
+            && let Err(error) = self.poll_write(cx)
+        {
             return Poll::Ready(self.lost(error));
         }
-        self.poll_end(cx)
-    }
-
-    /// Whether the connection is to end, for any reason but a broken stream.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
-        if self.poll_timer(cx) == Liveness::Dead {
-            let detail = format!(
-                "no answer within {:?}",
-                self.shared.endpoint.command_timeout * 2
-            );
-            return Poll::Ready(Error::unknown(&self.shared.node, detail));
+        // The runtime looks at its timers when there is nothing else to do, which may be long after they are due.
+        if (self.last_read >= self.due || self.has_timer_fired(cx))
+            && self.look_at_clock(cx) == Liveness::Dead
+        {
+            return Poll::Ready(self.dead());
         }
-        self.shared
-            .reason_to_end()
-            .map_or(Poll::Pending, Poll::Ready)
+        Poll::Pending
     }
 
-    /// From here on a wake-up is needed again.
-    fn register(&mut self, cx: &Context<'_>) {
+    /// Looks at everything that callers have left for the driver, under one lock; from here on they have to wake it
+    /// again. Returns why to end, if there is a reason.
+    fn attend(&mut self, cx: &Context<'_>) -> Option<Error> {
         let mut state = self.shared.lock();
         state.driver_woken = false;
+        state.defer_writes = false;
         match &state.driver {
             Some(known) if known.will_wake(cx.waker()) => {}
-            _ => state.driver = Some(cx.waker().clone()),
+            _ => {
+                state.driver = Some(cx.waker().clone());
+                self.is_timer_armed = false;
+            }
+        }
+        if let Some(end) = self.shared.reason_to_end(&mut state) {
+            return Some(end);
         }
         let resumes = state.is_watched && !self.stall.is_watching();
-        drop(state);
+        match self.writing {
+            None => self.writing = take_outbox(self.shared, state),
+            Some(_) => drop(state),
+        }
         if resumes
             && let Some(due) = self.stall.resume(Instant::now())
             && due < self.due
         {
-            self.due = due;
-            self.timer.as_mut().reset(due.into());
+            self.set_timer(due);
         }
+        None
     }
 
     /// Reads what there is and hands out the replies. `true`: several tasks were woken, or there is more to read; they
@@ -289,32 +311,52 @@ impl<'a> Driver<'a> {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut budget = READ_BUDGET;
         loop {
-            self.received.reserve(self.block.max(self.decoder.wanted()));
+            let room = self.make_room();
             let n = match self.socket.poll_read(cx, &mut self.received) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(0)) => return Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
                 Poll::Ready(Ok(n)) => n,
                 Poll::Ready(Err(error)) => return Err(self.lost(error)),
             };
-            self.last_read = Instant::now();
-            if n >= self.block {
+            if n >= room {
                 self.block = (self.block * 4).min(BUSY_READ_BLOCK);
             }
-            let woke_several = self.dispatch()?;
+            let Dispatched {
+                woke_several,
+                is_idle,
+            } = self.dispatch()?;
             budget = budget.saturating_sub(n);
-            if woke_several || budget == 0 {
+            let yields = woke_several || budget == 0;
+            // Commands submitted later wait from then on, so this instant matters to none.
+            self.has_read_untimed = is_idle && !yields;
+            if !self.has_read_untimed {
+                self.last_read = Instant::now();
+            }
+            if yields {
                 return Ok(true);
             }
         }
     }
 
-    /// Decodes the received bytes and hands out the replies. `true` if two tasks or more were woken.
-    fn dispatch(&mut self) -> Result<bool, Error> {
+    /// Makes room for a read; returns how much. Half a block is room enough: making more after each small reply costs more
+    /// than a read that may be one too many.
+    fn make_room(&mut self) -> usize {
+        let wanted = self.decoder.wanted();
+        let room = self.received.capacity() - self.received.len();
+        if room >= self.block / 2 && room >= wanted {
+            return room;
+        }
+        self.received.reserve(self.block.max(wanted));
+        self.received.capacity() - self.received.len()
+    }
+
+    /// Decodes the received bytes and hands out the replies.
+    fn dispatch(&mut self) -> Result<Dispatched, Error> {
         let mut pushes = Vec::new();
         let mut frames = Ok(());
         let mut state = self.shared.lock();
         let was_full = state.pipeline.is_full();
-        loop {
+        while !self.received.is_empty() {
             match self.decoder.decode(&mut self.received) {
                 Ok(Some(frame)) => match state.pipeline.receive(frame, &mut self.wakes) {
                     Ok(None) => self.served = true,
@@ -331,8 +373,11 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        let woke_several = self.wakes.len() >= 2;
-        state.defer_writes |= woke_several;
+        let dispatched = Dispatched {
+            woke_several: self.wakes.len() >= 2,
+            is_idle: state.pipeline.in_flight() == 0,
+        };
+        state.defer_writes |= dispatched.woke_several;
         state.is_stalled = false;
         let has_room = was_full && !state.pipeline.is_full();
         drop(state);
@@ -343,52 +388,35 @@ impl<'a> Driver<'a> {
         for push in pushes {
             self.shared.observe(Event::Push(Push::parse(push)));
         }
-        frames.map(|()| woke_several)
+        frames.map(|()| dispatched)
     }
 
     /// Writes until there is nothing left or the socket is full.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        loop {
-            let Some(mut writing) = self.writing.take().or_else(|| self.begin_write()) else {
-                return self.poll_flush(cx);
-            };
-            match self.socket.poll_write(cx, writing.rest()) {
+        while let Some(mut writing) = self.writing.take() {
+            let is_blocked = match self.socket.poll_write(cx, writing.rest()) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(n)) => {
                     writing.advance(n);
                     self.unflushed = true;
-                    let pipeline = &mut self.shared.lock().pipeline;
-                    if writing.rest().is_empty() {
-                        pipeline.end_write(writing);
-                    } else {
-                        pipeline.progress(&writing);
-                        self.writing = Some(writing);
-                    }
+                    false
                 }
                 Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => {
-                    self.shared.lock().pipeline.progress(&writing);
-                    self.writing = Some(writing);
-                    return Ok(());
-                }
+                Poll::Pending => true,
+            };
+            let mut state = self.shared.lock();
+            if writing.rest().is_empty() {
+                state.pipeline.end_write(writing);
+                self.writing = take_outbox(self.shared, state);
+            } else {
+                state.pipeline.progress(&writing);
+                self.writing = Some(writing);
+            }
+            if is_blocked {
+                return Ok(());
             }
         }
-    }
-
-    /// Takes the outbox, unless it is empty or a caller is writing it right now (who will wake the driver if
-    /// something is left).
-    fn begin_write(&self) -> Option<Writing> {
-        let mut state = self.shared.lock();
-        if state.pipeline.is_writing() || state.pipeline.is_flushed() {
-            return None;
-        }
-        let was_full = state.pipeline.is_full();
-        let writing = state.pipeline.begin_write();
-        if was_full && !state.pipeline.is_full() {
-            drop(state);
-            self.shared.changed.notify_waiters();
-        }
-        Some(writing)
+        self.poll_flush(cx)
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -403,16 +431,17 @@ impl<'a> Driver<'a> {
 
     /// Expires what is due. The timer is set to the front's deadline, or to one timeout from now when the queue is
     /// empty: whatever is queued meanwhile expires after that, so callers never have to move it.
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Liveness {
-        // The runtime looks at its timers when there is nothing else to do, which may be long after they are due.
-        while self.last_read >= self.due || self.timer.as_mut().poll(cx).is_ready() {
+    fn look_at_clock(&mut self, cx: &mut Context<'_>) -> Liveness {
+        loop {
             let now = Instant::now();
             let mut state = self.shared.lock();
             let liveness = state.pipeline.expire(now, &mut self.wakes);
             let is_idle = state.pipeline.in_flight() == 0;
+            if std::mem::take(&mut self.has_read_untimed) && is_idle {
+                self.last_read = now;
+            }
             state.pipeline.release_memory();
-            if is_idle && now - self.last_read >= IDLE_PING && matches!(state.status, Status::Up(_))
-            {
+            if is_idle && now - self.last_read >= IDLE_PING && matches!(state.status, Status::Up) {
                 // Its reply is ignored: that there is one proves that the peer lives.
                 let ping = Command::new("PING");
                 if let Ok(id) = state.pipeline.submit(&ping, Shape::Reply, now) {
@@ -439,10 +468,28 @@ impl<'a> Driver<'a> {
             if liveness == Liveness::Dead {
                 return Liveness::Dead;
             }
-            self.due = verdict.next.map_or(next, |check| check.min(next));
-            self.timer.as_mut().reset(self.due.into());
+            self.set_timer(verdict.next.map_or(next, |check| check.min(next)));
+            if !self.has_timer_fired(cx) {
+                return Liveness::Alive;
+            }
         }
-        Liveness::Alive
+    }
+
+    fn set_timer(&mut self, due: Instant) {
+        self.due = due;
+        self.timer.as_mut().reset(due.into());
+        self.is_timer_armed = false;
+    }
+
+    /// Whether the timer has fired. One poll after it was set tells it whom to wake; after that, looking at its state is
+    /// enough and cheaper.
+    fn has_timer_fired(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.is_timer_armed {
+            return self.timer.is_elapsed();
+        }
+        // A task without budget is polled again soon, and the timer does nothing until then.
+        self.is_timer_armed = has_budget_remaining();
+        self.timer.as_mut().poll(cx).is_ready()
     }
 
     /// Gives back what a busy time or a large reply took; done at every look at the clock, on a busy connection too.
@@ -469,6 +516,14 @@ impl<'a> Driver<'a> {
         }
     }
 
+    fn dead(&self) -> Error {
+        let detail = format!(
+            "no answer within {:?}",
+            self.shared.endpoint.command_timeout * 2
+        );
+        Error::unknown(&self.shared.node, detail)
+    }
+
     fn lost(&self, error: io::Error) -> Error {
         let detail = match error.kind() {
             io::ErrorKind::UnexpectedEof => "the peer closed the connection".to_owned(),
@@ -487,4 +542,20 @@ impl Drop for Driver<'_> {
             self.socket.reset_on_close();
         }
     }
+}
+
+/// Takes the outbox, unless it is empty or a caller is writing it right now (who will wake the driver if something is
+/// left).
+fn take_outbox(shared: &Shared, mut state: MutexGuard<'_, State>) -> Option<Writing> {
+    if state.pipeline.is_writing() || state.pipeline.is_flushed() {
+        return None;
+    }
+    let was_full = state.pipeline.is_full();
+    let writing = state.pipeline.begin_write();
+    let has_room = was_full && !state.pipeline.is_full();
+    drop(state);
+    if has_room {
+        shared.changed.notify_waiters();
+    }
+    Some(writing)
 }

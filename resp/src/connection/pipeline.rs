@@ -11,6 +11,7 @@
 
 mod request;
 mod wakes;
+mod writing;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,10 +19,13 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+pub(crate) use request::Phase;
 pub use request::{Callback, Outcome, RequestId, Shape};
-use request::{Phase, Request, reply_after_asking};
+use request::{Request, reply_after_asking};
 pub use wakes::Wakes;
 pub(crate) use wakes::contain;
+use writing::Partial;
+pub use writing::Writing;
 
 use crate::error::{Error, ErrorKind};
 use crate::protocol::command::Encode;
@@ -76,28 +80,6 @@ pub struct Pipeline {
     node: Arc<str>,
     /// The present connection, for the errors of commands that were sent over it.
     connection: Option<Arc<ConnectionId>>,
-}
-
-/// A buffer that is being written.
-pub struct Writing {
-    bytes: Vec<u8>,
-    head: usize,
-    /// Stream position behind the last byte.
-    end: u64,
-    epoch: u64,
-}
-
-/// Takes back what an [`Encode`] that panics has written: the server would read the next request as the rest of it.
-struct Partial<'a> {
-    outbox: &'a mut Vec<u8>,
-    /// The length to return to.
-    before: usize,
-}
-
-impl Drop for Partial<'_> {
-    fn drop(&mut self) {
-        self.outbox.truncate(self.before);
-    }
 }
 
 /// The queue is full.
@@ -167,6 +149,22 @@ impl Pipeline {
         now: Instant,
         timeout: Duration,
     ) -> Result<RequestId, Full> {
+        self.submit_for(
+            command,
+            shape,
+            now + self.clamped(timeout),
+            Phase::Waiting(None),
+        )
+    }
+
+    /// [`submit`](Self::submit) with a deadline, for whoever `phase` says.
+    pub(super) fn submit_for<E: Encode + ?Sized>(
+        &mut self,
+        command: &E,
+        shape: Shape,
+        deadline: Instant,
+        phase: Phase,
+    ) -> Result<RequestId, Full> {
         let share = if shape.is_reply() {
             1
         } else {
@@ -175,7 +173,6 @@ impl Pipeline {
         if self.has_reached(share) {
             return Err(Full);
         }
-        let timeout = timeout.clamp(self.timeout, LONGEST_TIMEOUT);
         let before = self.outbox.len();
         let mut request = Partial {
             outbox: &mut self.outbox,
@@ -185,10 +182,10 @@ impl Pipeline {
         request.before = request.outbox.len();
         drop(request);
         let request = Request {
-            phase: Phase::Waiting(None),
+            phase,
             shape,
             start: self.encoded,
-            deadline: now + timeout,
+            deadline,
         };
         self.encoded += (self.outbox.len() - before) as u64;
         self.unwritten += 1;
@@ -309,6 +306,12 @@ impl Pipeline {
             head: std::mem::take(&mut self.head),
             epoch: self.epoch,
         }
+    }
+
+    /// Whether `writing` is of the present connection.
+    #[must_use]
+    pub const fn is_current(&self, writing: &Writing) -> bool {
+        writing.epoch == self.epoch
     }
 
     /// Gives back what [`begin_write`](Self::begin_write) took; what is unwritten goes before everything queued since.
@@ -480,6 +483,15 @@ impl Pipeline {
 
     // ===== inside =====
 
+    /// A timeout of one command: the connection's at least.
+    pub(super) fn clamped(&self, timeout: Duration) -> Duration {
+        if timeout <= self.timeout {
+            self.timeout
+        } else {
+            timeout.min(LONGEST_TIMEOUT)
+        }
+    }
+
     fn has_reached(&self, share: usize) -> bool {
         self.queue.len() >= MAX_IN_FLIGHT * share || self.outbox.len() >= MAX_OUTBOX * share
     }
@@ -511,18 +523,21 @@ impl Pipeline {
     /// Passes the outcome to the waiting task or callback.
     fn settle(&mut self, id: RequestId, outcome: Outcome, wakes: &mut Wakes) {
         let request = &mut self.requests[id as usize];
-        match std::mem::replace(&mut request.phase, Phase::Vacant) {
-            Phase::Waiting(waker) => {
-                request.phase = Phase::Ready(outcome);
-                wakes.wakers.extend(waker);
+        if let Phase::Waiting(waker) = &mut request.phase {
+            if let Some(waker) = waker.take() {
+                wakes.wakers.push(waker);
             }
+            request.phase = Phase::Ready(outcome);
+            return;
+        }
+        match std::mem::replace(&mut request.phase, Phase::Vacant) {
             Phase::Detached(callback) => {
                 self.vacant.push(id);
                 wakes.callbacks.push((callback, outcome));
             }
             Phase::Abandoned => self.vacant.push(id),
-            // Not in the queue, so never settled.
-            Phase::Vacant | Phase::Ready(_) => {}
+            // The first is done, the others are not in the queue and so never settled.
+            Phase::Waiting(_) | Phase::Vacant | Phase::Ready(_) => {}
         }
     }
 
@@ -574,27 +589,5 @@ impl fmt::Debug for Pipeline {
             .field("in_flight", &self.queue.len())
             .field("unwritten", &self.unwritten)
             .finish_non_exhaustive()
-    }
-}
-
-/// How much there is, never the bytes: requests carry passwords.
-impl fmt::Debug for Writing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writing")
-            .field("left", &self.rest().len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Writing {
-    /// The bytes that are still to be written.
-    #[must_use]
-    pub fn rest(&self) -> &[u8] {
-        &self.bytes[self.head..]
-    }
-
-    /// `n` bytes more were written.
-    pub const fn advance(&mut self, n: usize) {
-        self.head += n;
     }
 }

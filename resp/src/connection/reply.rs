@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::runtime::{self, Handle};
 use tokio::time::{Sleep, sleep_until};
 
 use crate::connection::pipeline::{Callback, Outcome, RequestId};
-use crate::connection::shared::{self, Shared};
+use crate::connection::shared::{Queued, Shared};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::greeting::ConnectionId;
 use crate::protocol::value::Value;
@@ -25,9 +25,18 @@ use crate::protocol::value::Value;
 pub struct Reply(State);
 
 enum State {
-    Queued(Arc<Shared>, RequestId, Deadline),
+    Queued(Waiting),
     Failed(Option<Error>),
     Done,
+}
+
+/// A command in the queue, or its outcome.
+struct Waiting {
+    shared: Arc<Shared>,
+    id: RequestId,
+    deadline: Deadline,
+    /// Whether the task that polls next is registered already, so that there is nothing to look for yet.
+    is_registered: bool,
 }
 
 /// Decides which timer makes a reply fail at its deadline.
@@ -46,7 +55,27 @@ const GRACE: Duration = Duration::from_millis(20);
 impl Reply {
     /// The reply to a command that was queued.
     pub(crate) const fn queued(shared: Arc<Shared>, id: RequestId) -> Self {
-        Self(State::Queued(shared, id, Deadline::Undecided))
+        Self(State::Queued(Waiting {
+            shared,
+            id,
+            deadline: Deadline::Undecided,
+            is_registered: false,
+        }))
+    }
+
+    /// The reply to a command that was queued with the waker of the task that polls it next.
+    pub(crate) fn registered(shared: Arc<Shared>, queued: Queued) -> Self {
+        let Queued {
+            id,
+            deadline,
+            driver_runtime,
+        } = queued;
+        Self(State::Queued(Waiting {
+            shared,
+            id,
+            deadline: Deadline::decide(Some(deadline), driver_runtime),
+            is_registered: true,
+        }))
     }
 
     /// A reply that is an error already, for a command that found nowhere to go.
@@ -67,7 +96,10 @@ impl Reply {
     #[must_use]
     pub fn connection(&self) -> Option<ConnectionId> {
         match &self.0 {
-            State::Queued(shared, id, _) => shared.lock().pipeline.connection_of(*id),
+            State::Queued(waiting) => {
+                let state = waiting.shared.lock();
+                state.pipeline.connection_of(waiting.id)
+            }
             State::Failed(_) | State::Done => None,
         }
     }
@@ -76,7 +108,7 @@ impl Reply {
     /// known already): for `Drop`, which cannot wait.
     pub fn detach(mut self, callback: impl FnOnce(Outcome) + Send + 'static) {
         match std::mem::replace(&mut self.0, State::Done) {
-            State::Queued(shared, id, _) => {
+            State::Queued(Waiting { shared, id, .. }) => {
                 let checking = Arc::clone(&shared);
                 let callback: Callback =
                     Box::new(move |outcome| callback(checked(outcome, &checking)));
@@ -96,23 +128,11 @@ impl Future for Reply {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.0 {
-            State::Queued(shared, id, deadline) => {
-                let mut state = shared.lock();
-                let ready = state.pipeline.poll(*id, cx.waker());
-                let ready = if ready.is_some() {
-                    drop(state);
-                    ready
-                } else if deadline.has_passed(state, *id, cx) {
-                    shared.expire();
-                    let ready = shared.lock().pipeline.poll(*id, cx.waker());
-                    ready.map(|outcome| outcome.map_err(undriven))
-                } else {
-                    None
-                };
-                let Some(outcome) = ready else {
+            State::Queued(waiting) => {
+                let Some(outcome) = waiting.poll(cx) else {
                     return Poll::Pending;
                 };
-                let outcome = checked(outcome, shared);
+                let outcome = checked(outcome, &waiting.shared);
                 self.0 = State::Done;
                 Poll::Ready(outcome)
             }
@@ -126,21 +146,33 @@ impl Future for Reply {
     }
 }
 
+impl Waiting {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Option<Outcome> {
+        let Self { shared, id, .. } = self;
+        if !std::mem::take(&mut self.is_registered) {
+            let mut state = shared.lock();
+            let ready = state.pipeline.poll(*id, cx.waker());
+            if ready.is_some() {
+                return ready;
+            }
+            if matches!(self.deadline, Deadline::Undecided) {
+                let (deadline, home) = (state.pipeline.deadline_of(*id), state.driver_runtime);
+                drop(state);
+                self.deadline = Deadline::decide(deadline, home);
+            }
+        }
+        if self.deadline.has_passed(cx) {
+            shared.expire();
+            let ready = shared.lock().pipeline.poll(*id, cx.waker());
+            return ready.map(|outcome| outcome.map_err(undriven));
+        }
+        None
+    }
+}
+
 impl Deadline {
     /// Whether the caller has to fail what is due itself. Otherwise it will be woken.
-    fn has_passed(
-        &mut self,
-        state: MutexGuard<'_, shared::State>,
-        id: RequestId,
-        cx: &mut Context<'_>,
-    ) -> bool {
-        if matches!(self, Self::Undecided) {
-            let (deadline, home) = (state.pipeline.deadline_of(id), state.driver_runtime);
-            drop(state);
-            *self = Self::decide(deadline, home);
-        } else {
-            drop(state);
-        }
+    fn has_passed(&mut self, cx: &mut Context<'_>) -> bool {
         let Self::Caller(timer) = self else {
             return false;
         };
@@ -164,8 +196,8 @@ impl Deadline {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let State::Queued(shared, id, _) = &self.0 {
-            shared.lock().pipeline.abandon(*id);
+        if let State::Queued(waiting) = &self.0 {
+            waiting.shared.lock().pipeline.abandon(waiting.id);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime;
 use tokio::sync::Notify;
 
-use crate::connection::pipeline::{Callback, Pipeline, RequestId, Shape, Wakes, contain};
+use crate::connection::pipeline::{Phase, Pipeline, RequestId, Shape, Wakes, contain};
 use crate::connection::socket::SharedWriter;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
@@ -57,6 +57,9 @@ pub enum Event {
 pub(crate) struct State {
     pub(crate) pipeline: Pipeline,
     pub(crate) status: Status,
+    /// Writes for a caller that does so itself; absent while one does, without a connection, and where only the driver can
+    /// write.
+    pub(crate) writer: Option<SharedWriter>,
     /// The driver has woken several tasks and writes when they have run: callers only append.
     pub(crate) defer_writes: bool,
     /// Wakes the driver; absent until it was first polled.
@@ -85,8 +88,8 @@ pub(crate) struct State {
 
 /// Whether a connection takes commands.
 pub(crate) enum Status {
-    /// Commands may be queued, and written by the caller where the stream has a shared writer.
-    Up(Option<SharedWriter>),
+    /// Commands may be queued.
+    Up,
     /// Being reopened, because of this error.
     Down(Error),
     /// No more commands; those in flight may still be answered.
@@ -95,6 +98,13 @@ pub(crate) enum Status {
     Aborted,
     /// As `Aborted`, because a stream that cannot be reopened ended for this reason.
     Ended(Error),
+}
+
+/// A command that was queued.
+pub(crate) struct Queued {
+    pub(crate) id: RequestId,
+    pub(crate) deadline: Instant,
+    pub(crate) driver_runtime: Option<runtime::Id>,
 }
 
 /// Why a command was not queued.
@@ -115,6 +125,7 @@ impl Shared {
         let state = State {
             pipeline,
             status: Status::Down(down),
+            writer: None,
             defer_writes: false,
             driver: None,
             driver_woken: false,
@@ -142,35 +153,39 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Queues a command for a caller that polls for its reply.
     pub(crate) fn submit<E: Encode + ?Sized>(
         &self,
         command: &E,
         shape: Shape,
         timeout: Duration,
     ) -> Result<RequestId, Refused> {
-        self.submit_with(command, shape, timeout, None)
+        let queued = self.submit_for(command, shape, timeout, Phase::Waiting(None))?;
+        Ok(queued.id)
     }
 
-    /// Queues a command, whose outcome goes to `done` if there is one.
-    pub(crate) fn submit_with<E: Encode + ?Sized>(
+    /// Queues a command for whoever `phase` says.
+    pub(crate) fn submit_for<E: Encode + ?Sized>(
         &self,
         command: &E,
         shape: Shape,
         timeout: Duration,
-        done: Option<Callback>,
-    ) -> Result<RequestId, Refused> {
+        phase: Phase,
+    ) -> Result<Queued, Refused> {
         let now = Instant::now();
         let mut state = self.admit()?;
+        let deadline = now + state.pipeline.clamped(timeout);
         let id = state
             .pipeline
-            .submit_within(command, shape, now, timeout)
+            .submit_for(command, shape, deadline, phase)
             .map_err(|_| Refused::Full)?;
-        if let Some(done) = done {
-            // Its outcome cannot be known yet, so nothing comes back.
-            let _ = state.pipeline.detach(id, done);
-        }
+        let driver_runtime = state.driver_runtime;
         self.hand_over(state);
-        Ok(id)
+        Ok(Queued {
+            id,
+            deadline,
+            driver_runtime,
+        })
     }
 
     /// Queues several commands, which are written together.
@@ -213,17 +228,16 @@ impl Shared {
     }
 
     /// Sees to it that what was queued gets written: here, or by the driver.
-    fn flush(&self, state: MutexGuard<'_, State>) {
+    fn flush(&self, mut state: MutexGuard<'_, State>) {
         // A caller or the driver is writing, or the socket is full: only that one goes on.
         if state.pipeline.is_writing() {
             return;
         }
         let is_quiet = !state.defer_writes && state.pipeline.in_flight() <= INLINE_IN_FLIGHT;
         if (is_quiet || state.pipeline.unwritten() >= FLUSH_AT)
-            && let Status::Up(Some(writer)) = &state.status
+            && let Some(writer) = state.writer.take()
         {
-            let writer = writer.clone();
-            self.write_inline(state, &writer);
+            self.write_inline(state, writer);
             return;
         }
         if !state.defer_writes {
@@ -232,7 +246,7 @@ impl Shared {
     }
 
     /// Writes the outbox from the caller's thread. What the socket does not take is the driver's to finish.
-    fn write_inline(&self, mut state: MutexGuard<'_, State>, writer: &SharedWriter) {
+    fn write_inline(&self, mut state: MutexGuard<'_, State>, writer: SharedWriter) {
         let mut writing = state.pipeline.begin_write();
         drop(state);
         // An error here is an error for the reader too, and the driver acts on that.
@@ -240,6 +254,9 @@ impl Shared {
             writing.advance(n);
         }
         let mut state = self.lock();
+        if state.pipeline.is_current(&writing) {
+            state.writer = Some(writer);
+        }
         let is_done = state.pipeline.end_write(writing);
         // Other callers may have queued meanwhile, relying on the one that was writing.
         if !is_done || (!state.pipeline.is_flushed() && !state.defer_writes) {
@@ -298,12 +315,11 @@ impl Shared {
     }
 
     /// Why to end: closed, and no reply is outstanding; or to be opened anew.
-    pub(crate) fn reason_to_end(&self) -> Option<Error> {
-        let mut state = self.lock();
+    pub(crate) fn reason_to_end(&self, state: &mut State) -> Option<Error> {
         let is_finished = match state.status {
             Status::Closing => state.pipeline.in_flight() == 0 && state.pipeline.is_flushed(),
             Status::Aborted | Status::Ended(_) => true,
-            Status::Up(_) | Status::Down(_) => false,
+            Status::Up | Status::Down(_) => false,
         };
         if is_finished {
             return Some(self.explain(Refused::Closed));
@@ -380,13 +396,14 @@ impl State {
 
     /// Takes the connection down for `reason`, for good or until it is reopened: everything in flight fails.
     pub(crate) fn bring_down(&mut self, reason: &Error, reopens: bool, wakes: &mut Wakes) {
-        if matches!(self.status, Status::Up(_) | Status::Down(_)) {
+        if matches!(self.status, Status::Up | Status::Down(_)) {
             self.status = if reopens {
                 Status::Down(reason.clone())
             } else {
                 Status::Ended(reason.clone())
             };
         }
+        self.writer = None;
         self.pipeline.fail_all(reason, wakes);
         self.defer_writes = false;
     }
@@ -395,7 +412,7 @@ impl State {
 impl Status {
     fn accepts(&self) -> Result<(), Refused> {
         match self {
-            Self::Up(_) => Ok(()),
+            Self::Up => Ok(()),
             Self::Down(reason) => Err(Refused::Down(reason.clone())),
             Self::Ended(reason) => Err(Refused::Ended(reason.clone())),
             Self::Closing | Self::Aborted => Err(Refused::Closed),

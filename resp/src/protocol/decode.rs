@@ -96,6 +96,7 @@ impl Decoder {
             return Ok(self.wait(buf.len()));
         }
         if self.is_between {
+            self.wanted = 0;
             // Each arm makes its frame where the caller wants it. A value that is handed around is copied each time,
             // which costs more than everything else here.
             match buf.first() {
@@ -135,6 +136,7 @@ impl Decoder {
         }
         self.is_between = false;
         self.awaited = 0;
+        self.wanted = 0;
         loop {
             match self.scanner.scan(buf, &self.limits) {
                 Ok(Scanned::Leaf(leaf)) => {
@@ -166,7 +168,7 @@ impl Decoder {
         }
     }
 
-    /// How many bytes more are needed at least, if [`decode`](Self::decode) returned `None`; zero between two frames.
+    /// How many bytes more are needed at least, if [`decode`](Self::decode) returned `None`; zero after a frame.
     ///
     /// A good size to reserve before reading on. A peer that only claims to send much gets little: the answer is at
     /// most 64 KiB, or as much as has come already.

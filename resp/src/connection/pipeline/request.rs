@@ -28,7 +28,7 @@ pub(super) struct Request {
     pub(super) deadline: Instant,
 }
 
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// Free for the next request.
     Vacant,
     /// A future polls for the reply.

@@ -31,11 +31,15 @@ impl Wakes {
     /// A callback that panics has had its message printed by the panic hook; the others are called all the same, and the
     /// connection goes on.
     pub fn fire(&mut self) {
-        for waker in self.wakers.drain(..) {
+        if self.wakers.len() > 1 {
+            self.wakers.drain(..).for_each(Waker::wake);
+        } else if let Some(waker) = self.wakers.pop() {
             waker.wake();
         }
-        for (callback, outcome) in self.callbacks.drain(..) {
-            contain(|| callback(outcome));
+        if !self.callbacks.is_empty() {
+            for (callback, outcome) in self.callbacks.drain(..) {
+                contain(|| callback(outcome));
+            }
         }
     }
 }
