@@ -142,14 +142,18 @@ impl Client {
         let mut route = Route::Map;
         loop {
             let (node, asking) = match &route {
-                Route::Map => (self.node_for(call.key(), &retry).await?, false),
+                Route::Map => match self.0.serving(call.key()) {
+                    Some(node) => (node, false),
+                    None => (self.node_for(call.key(), &retry).await?, false),
+                },
                 Route::Ask(node) => (Arc::clone(node), true),
             };
             let kills = (!unanswered.is_empty() && node.connection().is_up())
                 .then(|| unanswered.kill(&node, node.connection()));
             let (sent, sent_wall) = (Instant::now(), SystemTime::now());
             let source = node.source();
-            let reply = node.submit(&call, asking, retry.needs_source());
+            let submitted = node.submit_awaited(&call, asking, retry.needs_source());
+            let reply = submitted.await;
             if reply.is_refused() {
                 drop(reply);
                 self.await_node(&node, &retry).await?;

@@ -1,7 +1,9 @@
 //! One server that keys live on.
 
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold_resp::connection::{Event, Observer};
@@ -170,6 +172,25 @@ impl Node {
         if self.cluster_down.load(Ordering::Relaxed) {
             self.cluster_down.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// [`submit`](Self::submit) for a task that awaits the reply next.
+    pub(crate) fn submit_awaited(
+        &self,
+        call: &ScriptCall<'_>,
+        asking: bool,
+        needs_source: bool,
+    ) -> impl Future<Output = Reply> {
+        poll_fn(move |cx| {
+            if asking || needs_source || !self.known.has(call.script().bit()) {
+                return Poll::Ready(self.submit(call, asking, needs_source));
+            }
+            let reply = self.connection().submit_polled(call, cx);
+            if reply.is_refused() {
+                self.connection().start();
+            }
+            Poll::Ready(reply)
+        })
     }
 
     /// Queues one attempt at a script: by its SHA if the node is known to remember it, with its source otherwise, or if

@@ -121,6 +121,14 @@ impl Router {
         self.nodes.node_of(key)
     }
 
+    /// The same, unless the client is closed.
+    pub(crate) fn serving(&self, key: &[u8]) -> Option<Arc<Node>> {
+        if self.is_closed() {
+            return None;
+        }
+        self.node_of(key)
+    }
+
     /// The node at `address`, known or new. A redirect may name one that the map does not have yet.
     pub(crate) fn node_at(&self, address: &NodeAddress) -> Arc<Node> {
         self.nodes.node_at(address)
