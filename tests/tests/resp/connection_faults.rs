@@ -337,6 +337,36 @@ async fn silence_is_told_again_and_again_and_a_reset_ends_it_for_those_who_wait(
     }
 }
 
+/// Neither while commands wait behind others that are answered one by one, nor when each is answered before the next is
+/// submitted.
+#[tokio::test]
+async fn a_server_that_answers_is_never_silent() {
+    let slow = Scripted::start(|mut peer| async move {
+        let mut next = peer.greet().await;
+        while next.is_some() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            peer.answer(Value::Integer(1)).await;
+            next = peer.request().await;
+        }
+    })
+    .await;
+    let mut endpoint = endpoint(&slow.url(), BOUND);
+    endpoint.stall_after = Some(Duration::from_millis(1_500));
+    let told = Arc::new(AtomicU64::new(0));
+    let connection = Connection::connect_observed(endpoint, observer(&told))
+        .await
+        .unwrap();
+    let queued: Vec<_> = (0..30).map(|_| connection.submit(&echo("a"))).collect();
+    for reply in queued {
+        assert_eq!(reply.await.unwrap().as_int(), Some(1));
+    }
+    assert_eq!(told.load(Relaxed), 0, "a reply each tenth of a second");
+    for _ in 0..20 {
+        connection.send(&echo("a")).await.unwrap();
+    }
+    assert_eq!(told.load(Relaxed), 0, "one after the other");
+}
+
 fn observer(silences: &Arc<AtomicU64>) -> Observer {
     let silences = Arc::clone(silences);
     Arc::new(move |_, event| {
