@@ -62,7 +62,7 @@ impl<T> Acquire<T> {
     }
 
     /// A fixed lease, of 10 ms to 365 days, that is not renewed. It is not monitored either: loss on the server is detected
-    /// at release or expiry only.
+    /// at release or expiry only. Where it was waited for, it begins as a grant of a second, which one renewal confirms.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.request.terms.lease = lease;
         self.request.terms.renew = false;

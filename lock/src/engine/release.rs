@@ -30,7 +30,8 @@ use crate::state::ticket::{Passed, Ticket, TicketText};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Release {
-    /// The lock was held until now, and is free.
+    /// The lock was held until now, and is free or the next waiter's. One that this process passed on to a waiter of its own,
+    /// within 10 ms of its grant, was held as far as could be known without asking the server.
     Released,
     /// It was gone before: expired, forced or flushed. Others may have held it meanwhile.
     AlreadyGone,
