@@ -201,3 +201,101 @@ impl fmt::Debug for Guard {
             .finish()
     }
 }
+
+/// Gives a guard with more to it, `struct $guard { guard: Guard, … }`, what every guard has.
+#[expect(
+    unused_macros,
+    reason = "the primitives with guards of their own are not here yet"
+)]
+macro_rules! guard_methods {
+    ($guard:ident) => {
+        impl $guard {
+            /// The key on the server: the namespace and the name.
+            #[must_use]
+            pub fn key(&self) -> &str {
+                self.guard.key()
+            }
+
+            /// How many replicas confirmed it before it was granted; 0 if none were asked. See
+            /// [`Replicas`](crate::Replicas).
+            #[must_use]
+            pub fn acknowledged(&self) -> usize {
+                self.guard.acknowledged()
+            }
+
+            /// Whether the lease may still be trusted. Asks the clocks of this machine, not the server.
+            #[must_use]
+            pub fn is_held(&self) -> bool {
+                self.guard.is_held()
+            }
+
+            /// For how long the lease may be trusted without another renewal; zero if it is lost.
+            #[must_use]
+            pub fn valid_for(&self) -> std::time::Duration {
+                self.guard.valid_for()
+            }
+
+            /// Resolves when the lease can no longer be trusted, with the reason: see [`Guard::lost`](crate::Guard::lost).
+            ///
+            /// # Panics
+            ///
+            /// When polled outside of a Tokio runtime with time enabled.
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: it only watches.
+            pub fn lost(&self) -> impl Future<Output = crate::LostReason> + Send + 'static + use<> {
+                self.guard.lost()
+            }
+
+            /// A token that is cancelled when the lease can no longer be trusted, and by a release: see
+            /// [`Guard::cancellation`](crate::Guard::cancellation).
+            #[must_use]
+            pub fn cancellation(&self) -> crate::CancellationToken {
+                self.guard.cancellation()
+            }
+
+            /// Runs `future` while it is held: when it is lost, drops the future where it stands.
+            ///
+            /// # Errors
+            ///
+            /// [`Lost`](crate::Lost) if it was lost before `future` was done.
+            ///
+            /// # Panics
+            ///
+            /// When polled outside of a Tokio runtime with time enabled.
+            ///
+            /// # Cancel safety
+            ///
+            /// As cancel safe as `future`, which is dropped with it.
+            pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, crate::Lost> {
+                self.guard.run(future).await
+            }
+
+            /// Releases it and waits for the server's answer.
+            ///
+            /// # Errors
+            ///
+            /// Those of [`Guard::release`](crate::Guard::release).
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: the release was sent with the first poll, and is finished without the future.
+            pub async fn release(self) -> Result<crate::Release, crate::Error> {
+                self.guard.release().await
+            }
+        }
+
+        impl std::fmt::Debug for $guard {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($guard))
+                    .field("key", &self.key())
+                    .field("valid_for", &self.valid_for())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+#[expect(unused_imports, reason = "as above")]
+pub(crate) use guard_methods;

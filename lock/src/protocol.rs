@@ -8,6 +8,7 @@
 pub(crate) mod call;
 pub(crate) mod grant;
 pub(crate) mod mutex;
+pub(crate) mod permits;
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -21,16 +22,23 @@ use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 use call::Call;
+use permits::Permits;
 
 /// One primitive on the server, or one way to hold it.
 #[derive(Debug)]
 pub(crate) struct Protocol {
+    /// The first word of the messages of its grants, which all protocols on the same data share.
+    pub(crate) word: &'static str,
     /// The keys and the channel.
-    pub(crate) layout: Layout,
+    pub(crate) layout: &'static Layout,
     /// The index of the line of tickets among the keys.
     pub(crate) line: usize,
     /// Whether it may be held by several at the same time.
     pub(crate) access: Access,
+    /// Whether a hold may be passed on within the process, for which its grants come with blocks of tokens.
+    pub(crate) passes: bool,
+    /// What tells its tickets from those of other protocols in the same line.
+    pub(crate) mark: &'static str,
 
     /// Takes it for one hold, or says how long it stays taken; with a ticket, that is put in line then.
     pub(crate) acquire: for<'a> fn(&Attempt<'a>) -> Call<'a>,
@@ -70,11 +78,21 @@ pub(crate) struct Protocol {
     pub(crate) is_release: fn(&[u8]) -> bool,
 }
 
+impl Protocol {
+    /// A protocol on the data whose grants begin with this word: its release takes back any hold there.
+    pub(crate) fn of_word(word: &str) -> Option<&'static Self> {
+        let all = [&mutex::MUTEX];
+        all.into_iter().find(|protocol| protocol.word == word)
+    }
+}
+
 /// The parameters of a request for a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
+    #[expect(dead_code, reason = "the semaphores are not here yet")]
+    pub(crate) permits: Permits,
     pub(crate) lease: Duration,
     /// How long to keep the counter of fencing tokens; `None` for ever, as Redisson expects.
     pub(crate) counter_ttl: Option<Duration>,
@@ -119,6 +137,8 @@ pub(crate) enum Answer {
 pub(crate) struct Renewal<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
+    #[expect(dead_code, reason = "the semaphores are not here yet")]
+    pub(crate) permits: Permits,
     pub(crate) lease: Duration,
 }
 
@@ -138,6 +158,8 @@ pub(crate) enum Renewed {
 pub(crate) struct End<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
+    #[expect(dead_code, reason = "the semaphores are not here yet")]
+    pub(crate) permits: Permits,
     /// The ticket, if it may be in line.
     pub(crate) ticket: Option<&'a [u8]>,
     /// How long to keep the counter of fencing tokens; `None` for ever, as Redisson expects.

@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::options::Replicas;
 
-/// An acquisition to be awaited. It resolves to a [`Guard`], or, as [`TryAcquire`], to `None` where it may not wait, or not
-/// as long as others hold the lock.
+/// An acquisition to be awaited. It resolves to a [`Guard`] or the guard of another primitive, or, as [`TryAcquire`], to `None`
+/// where it may not wait, or not as long as others hold the lock.
 ///
 /// The lease is renewed until the guard is dropped, unless [`lease`](Self::lease) fixes it. A lock that nests with one of
 /// the same [`Owner`](crate::Owner) has the lease of that one.
@@ -51,7 +51,13 @@ pub struct Acquire<T = Guard> {
 }
 
 /// An [`Acquire`] that resolves to `None` if others have the lock, at once or until the time to wait is over.
-pub type TryAcquire = Acquire<Option<Guard>>;
+pub type TryAcquire<G = Guard> = Acquire<Option<G>>;
+
+/// What an acquisition resolves to: the guard of a primitive, or `None` where it may not wait for ever.
+pub(crate) trait Outcome: Sized + 'static {
+    /// `None` if the time to wait is over.
+    fn of(guard: Option<Guard>) -> Result<Self, Error>;
+}
 
 impl<T> Acquire<T> {
     pub(crate) const fn new(request: Request) -> Self {
@@ -83,24 +89,28 @@ impl<T> Acquire<T> {
     }
 }
 
-impl IntoFuture for Acquire<Guard> {
-    type Output = Result<Guard, Error>;
+impl<T: Outcome> IntoFuture for Acquire<T> {
+    type Output = Result<T, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            // An endless wait never ends without a guard or an error.
-            take(&self.request).await?.ok_or_else(Error::closed)
+            let hold = acquire(&self.request).await?;
+            T::of(hold.map(|hold| Guard::new(&self.request.context, hold)))
         })
     }
 }
 
-impl IntoFuture for Acquire<Option<Guard>> {
-    type Output = Result<Option<Guard>, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+impl Outcome for Guard {
+    fn of(guard: Option<Guard>) -> Result<Self, Error> {
+        // An endless wait never ends without a guard or an error.
+        guard.ok_or_else(Error::closed)
+    }
+}
 
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { take(&self.request).await })
+impl<G: From<Guard> + Outcome> Outcome for Option<G> {
+    fn of(guard: Option<Guard>) -> Result<Self, Error> {
+        Ok(guard.map(G::from))
     }
 }
 
@@ -112,9 +122,4 @@ impl<T> fmt::Debug for Acquire<T> {
             .field("wait", &self.request.wait)
             .finish_non_exhaustive()
     }
-}
-
-async fn take(request: &Request) -> Result<Option<Guard>, Error> {
-    let hold = acquire(request).await?;
-    Ok(hold.map(|hold| Guard::new(&request.context, hold)))
 }

@@ -12,14 +12,13 @@ use super::attempt::{Attempted, attempt, begin_granted};
 use super::grants;
 use super::hold::Hold;
 use super::line::Standing;
-use super::open_attempt::Ask;
 use super::queue::{Place, Turn, Wake};
 use super::release;
 use super::request::{Request, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::state::deadline::Now;
 use crate::state::hold::Nest;
-use crate::state::ticket::{Ticket, Verdict, grant_lease};
+use crate::state::ticket::{Ask, Mark, Ticket, Verdict, grant_lease};
 use crate::state::waiters::{Claim, Closed};
 
 /// Takes the lock, or returns `None` when the time to wait is over.
@@ -112,7 +111,7 @@ async fn contend(
     loop {
         let attempted = match place.wait(until).await? {
             Wake::TimeUp => return Ok(None),
-            Wake::Look => attempt(request, place, look_or_join(request)).await?,
+            Wake::Look => attempt(request, place, next_ask(request)).await?,
             Wake::Granted => granted(request, place).await?,
         };
         let attempted = match attempted {
@@ -152,31 +151,28 @@ fn inherit(request: &Request) -> bool {
     let Request { context, name, .. } = request;
     let lease = request.terms.first_lease();
     let table = &context.registry.table;
-    let unfit = table.with_line(name, |line| {
-        let standing = line.standing.as_mut()?;
+    let is_fit = table.with_standing(name, |standing| {
         let confirms_less = standing
             .passed
             .is_some_and(|passed| passed.replicas != request.terms.replicas);
-        if standing.ticket.grant_lease() > lease || confirms_less {
-            return line.standing.take();
+        let is_other = !std::ptr::eq(standing.protocol, request.protocol)
+            || standing.permits != request.permits;
+        if standing.ticket.grant_lease() > lease || confirms_less || is_other {
+            return false;
         }
         standing.lease = standing.lease.max(lease);
-        None
+        true
     });
-    if let Some(standing) = unfit.flatten() {
-        grants::take_back(context, name, standing);
-        return false;
+    if is_fit == Some(false) {
+        take_back(request);
     }
-    let inherits = table.with_line(name, |line| line.standing.is_some());
-    inherits == Some(true)
+    is_fit == Some(true)
 }
 
 /// Takes back what the waiters have at the server.
 fn take_back(request: &Request) {
     let Request { context, name, .. } = request;
-    let table = &context.registry.table;
-    let standing = table.with_line(name, |line| line.standing.take());
-    if let Some(standing) = standing.flatten() {
+    if let Some(standing) = context.registry.table.take_standing(name) {
         grants::take_back(context, name, standing);
     }
 }
@@ -187,6 +183,7 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         context,
         name,
         protocol,
+        permits,
         ..
     } = request;
     let lease = request.terms.first_lease();
@@ -197,49 +194,36 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
     }
     let id = context.next_hold();
     let table = &context.registry.table;
-    let with_block = table.has_followers(name);
+    let with_block = protocol.passes && table.has_followers(name);
+    let mark = Mark {
+        letter: protocol.mark,
+        permits: permits.count,
+    };
     let standing = Standing {
         protocol,
-        ticket: Ticket::new(id, granted_for, with_block, look_at),
+        ticket: Ticket::new(id, granted_for, with_block, mark, look_at),
+        permits: *permits,
         lease,
         passed: None,
         unanswered: Unanswered::default(),
         unfinished: context.registry.work.unfinished(),
     };
-    let former = table.with_line(name, |line| line.standing.replace(standing));
-    drop(former);
-    table.stand(id.number(), name);
+    table.stand(name, standing);
     Ok(())
 }
 
-fn look_or_join(request: &Request) -> Ask {
-    let joined = request
-        .context
-        .registry
-        .table
-        .with_line(&request.name, |line| {
-            let standing = line.standing.as_ref();
-            standing.is_some_and(|standing| standing.ticket.has_joined())
-        });
-    if joined == Some(true) {
-        Ask::Look
-    } else {
-        Ask::Join
-    }
+fn next_ask(request: &Request) -> Ask {
+    let table = &request.context.registry.table;
+    let ask = table.with_standing(&request.name, |standing| standing.ticket.next_ask());
+    ask.unwrap_or(Ask::Join)
 }
 
 fn judge(request: &Request) -> Verdict {
     let strict = request.terms.quorum().is_some();
     let now = Now::read();
-    let verdict = request
-        .context
-        .registry
-        .table
-        .with_line(&request.name, |line| {
-            let standing = line.standing.as_mut()?;
-            Some(standing.ticket.judge(now, strict))
-        });
-    verdict.flatten().unwrap_or(Verdict::Ignore)
+    let table = &request.context.registry.table;
+    let verdict = table.with_standing(&request.name, |standing| standing.ticket.judge(now, strict));
+    verdict.unwrap_or(Verdict::Ignore)
 }
 
 /// Adds a guard to `hold`. Returns false if it was released meanwhile.

@@ -7,14 +7,14 @@ use leasehold_resp as resp;
 use leasehold_resp::Value;
 
 use super::grants;
-use super::open_attempt::{Ask, OpenAttempt};
+use super::open_attempt::OpenAttempt;
 use super::request::Request;
 use crate::error::Error;
 use crate::options::Interop;
 use crate::protocol::{Answer, Attempt, InLine};
 use crate::state::chain::BLOCK;
 use crate::state::deadline::Now;
-use crate::state::ticket::TicketText;
+use crate::state::ticket::{Ask, TicketText};
 
 /// The server's reply to an attempt.
 pub(super) struct Reply {
@@ -71,6 +71,7 @@ pub(super) async fn send(
     let lean = Attempt {
         name: &request.name,
         id: &id,
+        permits: request.permits,
         lease,
         counter_ttl: context.config.interop.counter_ttl(lease),
         highest_token: context.highest_token(),
@@ -116,10 +117,9 @@ fn asks<'a>(request: &Request, ask: Ask, text: Option<&'a TicketText>) -> Option
     // Only what goes to the same server over the same connection runs behind the subscription.
     let shares = request.terms.quorum().is_none() && context.client.channels() != Channels::Cluster;
     let behind = shares.then(|| grants::asked_over(context, name)).flatten();
-    let score = context.registry.table.with_line(name, |line| {
-        let ticket = &mut line.standing.as_mut()?.ticket;
-        ticket.asks(behind);
-        ticket.score()
+    let score = context.registry.table.with_standing(name, |standing| {
+        standing.ticket.asks(behind);
+        standing.ticket.score()
     });
     Some(InLine {
         text: text?.as_bytes(),

@@ -7,14 +7,14 @@ use super::asking::{Asked, Reply, read, send};
 use super::context::Context;
 use super::hold::{Granted, Hold};
 use super::line::PassedOn;
-use super::open_attempt::{Ask, OpenAttempt};
+use super::open_attempt::OpenAttempt;
 use super::queue::Place;
 use super::request::Request;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::Answer;
 use crate::state::chain::Chain;
 use crate::state::deadline::Now;
-use crate::state::ticket::{Ticket, grant_lease};
+use crate::state::ticket::{Ask, Ticket, grant_lease};
 use crate::state::token::FencingToken;
 
 /// Looks of many processes are spread by up to as many per mille.
@@ -53,7 +53,7 @@ pub(super) async fn attempt(
     // Dropped before the place: what ends it leaves before the next waiter here is woken.
     let mut open = OpenAttempt::begin(request, ask);
     let with_block = match ask {
-        Ask::Try => context.registry.table.has_followers(&request.name),
+        Ask::Try => request.protocol.passes && context.registry.table.has_followers(&request.name),
         Ask::Join => of_standing(request).0,
         Ask::Look | Ask::Confirm => false,
     };
@@ -147,11 +147,10 @@ fn answered(
 /// The token to go by after an answer with this one.
 fn told(request: &Request, token: FencingToken) -> FencingToken {
     let table = &request.context.registry.table;
-    let told = table.with_line(&request.name, |line| {
-        let standing = line.standing.as_mut()?;
-        Some(standing.ticket.told(token.as_u64()))
+    let told = table.with_standing(&request.name, |standing| {
+        standing.ticket.told(token.as_u64())
     });
-    told.flatten().map_or(token, FencingToken::new)
+    told.map_or(token, FencingToken::new)
 }
 
 /// The hold of a grant that was answered, if there is anything left of it.
@@ -167,6 +166,7 @@ fn hold(
         protocol: request.protocol,
         name: Arc::clone(&request.name),
         id: open.id(),
+        permits: request.permits,
         token: answered.token,
         terms: request.terms,
         owner: request.owner.clone(),
@@ -218,6 +218,7 @@ pub(super) async fn begin_granted(
         protocol: request.protocol,
         name: Arc::clone(name),
         id: open.id(),
+        permits: request.permits,
         token: Some(token),
         terms: request.terms,
         owner: request.owner.clone(),
@@ -240,21 +241,16 @@ pub(super) async fn begin_granted(
 /// Whether the ticket was granted with a block of tokens, and what it became of a hold that was passed on.
 fn of_standing(request: &Request) -> (bool, Option<PassedOn>) {
     let table = &request.context.registry.table;
-    let known = table.with_line(&request.name, |line| {
-        let standing = line.standing.as_ref()?;
-        Some((standing.ticket.has_block(), standing.passed))
+    let known = table.with_standing(&request.name, |standing| {
+        (standing.ticket.has_block(), standing.passed)
     });
-    known.flatten().unwrap_or((false, None))
+    known.unwrap_or((false, None))
 }
 
 /// Changes the ticket, if the request has one.
 fn with_ticket(request: &Request, then: impl FnOnce(&mut Ticket)) {
     let table = &request.context.registry.table;
-    table.with_line(&request.name, |line| {
-        line.standing
-            .as_mut()
-            .map(|standing| then(&mut standing.ticket))
-    });
+    table.with_standing(&request.name, |standing| then(&mut standing.ticket));
 }
 
 /// `hold` begins: it takes the place and the ticket, nests for its owner, and is renewed. If the locks were shut down

@@ -11,6 +11,7 @@ use super::release::{self, Withdrawn};
 use crate::options::Interop;
 use crate::protocol::Protocol;
 use crate::protocol::grant::{self, GrantMessage};
+use crate::protocol::permits::Permits;
 use crate::state::deadline::Now;
 use crate::state::names::Name;
 use crate::state::ticket::Grant;
@@ -50,11 +51,20 @@ pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: 
     if context.client.channels() == Channels::Sharded {
         let known = table.with_line(name, |line| line.grants.is_some());
         if known == Some(false) {
-            let grants = subscribe_to_grants_of(context, protocol, name);
+            let channel = grant::sharded_channel(name.derived(protocol.line), context.id());
+            let waited_for = Arc::clone(name);
+            let grants = subscribe_to_grants(context, &channel, move |context, source| {
+                let now = Instant::now();
+                let table = &context.registry.table;
+                table.with_ticket(&waited_for, |ticket| ticket.subscribed(source, now));
+            });
             table.with_line(name, |line| line.grants = Some(grants));
         }
     } else if context.grants().is_none() {
-        let grants = subscribe_to_all_grants(context, protocol);
+        let channel = grant::channel(context.id());
+        let grants = subscribe_to_grants(context, &channel, |context, source| {
+            context.registry.table.subscribed(source);
+        });
         // Another waiter may have been quicker; then its subscription ends here, outside of the lock.
         let superfluous = context.grants().replace(grants);
         drop(superfluous);
@@ -68,33 +78,14 @@ pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: 
     }
 }
 
-fn subscribe_to_all_grants(context: &Arc<Context>, protocol: &'static Protocol) -> Subscription {
-    let listening = Arc::downgrade(context);
-    let channel = grant::channel(context.id());
-    context
-        .client
-        .listen(channel.as_bytes(), move |event, source| {
-            let Some(context) = listening.upgrade() else {
-                return;
-            };
-            match event {
-                SubscriptionEvent::Message(message) => {
-                    granted(&context, protocol, &message, source);
-                }
-                // What was granted before was not heard.
-                SubscriptionEvent::Subscribed => context.registry.table.subscribed(source),
-                _ => {}
-            }
-        })
-}
-
-fn subscribe_to_grants_of(
+/// Subscribes to the channel of grants called `channel`; `subscribed` hears when that is confirmed, since what was granted
+/// before was not heard.
+fn subscribe_to_grants(
     context: &Arc<Context>,
-    protocol: &'static Protocol,
-    name: &Arc<Name>,
+    channel: &str,
+    subscribed: impl Fn(&Context, Source) + Send + Sync + 'static,
 ) -> Subscription {
-    let (listening, waited_for) = (Arc::downgrade(context), Arc::clone(name));
-    let channel = grant::sharded_channel(name.derived(protocol.line), context.id());
+    let listening = Arc::downgrade(context);
     context
         .client
         .listen(channel.as_bytes(), move |event, source| {
@@ -102,14 +93,8 @@ fn subscribe_to_grants_of(
                 return;
             };
             match event {
-                SubscriptionEvent::Message(message) => {
-                    granted(&context, protocol, &message, source);
-                }
-                SubscriptionEvent::Subscribed => {
-                    let now = Instant::now();
-                    let table = &context.registry.table;
-                    table.with_ticket(&waited_for, |ticket| ticket.subscribed(source, now));
-                }
+                SubscriptionEvent::Message(message) => granted(&context, &message, source),
+                SubscriptionEvent::Subscribed => subscribed(&context, source),
                 _ => {}
             }
         })
@@ -135,7 +120,7 @@ fn subscribe_to_releases(
 }
 
 /// A message came that a ticket of this process became the holder.
-fn granted(context: &Arc<Context>, protocol: &'static Protocol, message: &[u8], source: Source) {
+fn granted(context: &Arc<Context>, message: &[u8], source: Source) {
     let Some(message) = GrantMessage::read(message) else {
         return;
     };
@@ -150,7 +135,8 @@ fn granted(context: &Arc<Context>, protocol: &'static Protocol, message: &[u8], 
     if table.granted(message.number, grant) {
         return;
     }
-    let name = Arc::new(Name::new(&protocol.layout, None, message.key));
+    let protocol = message.protocol;
+    let name = Arc::new(Name::new(protocol.layout, None, message.key));
     if table.is_of(&name, message.number) {
         // Found by a look before the message came.
         return;
@@ -162,6 +148,7 @@ fn granted(context: &Arc<Context>, protocol: &'static Protocol, message: &[u8], 
             protocol,
             name,
             id: context.hold(message.number),
+            permits: Permits::NONE,
             ticket: None,
             lease: message.lease,
         },
@@ -172,10 +159,12 @@ fn granted(context: &Arc<Context>, protocol: &'static Protocol, message: &[u8], 
 
 /// Takes back what the waiters of a name have at the server, since none of them is left.
 pub(crate) fn abandon(context: &Arc<Context>, name: &Arc<Name>, mut line: Line) {
+    let table = &context.registry.table;
     if let Some(standing) = line.standing.take() {
+        table.unstand(standing.ticket.id().number());
         take_back(context, name, standing);
     }
-    context.registry.table.park(name, line);
+    table.park(name, line);
 }
 
 /// Takes a ticket back, or the hold that it became.
@@ -183,12 +172,12 @@ pub(super) fn take_back(context: &Arc<Context>, name: &Arc<Name>, standing: Stan
     let Standing {
         protocol,
         ticket,
+        permits,
         lease,
         unanswered,
         unfinished,
         ..
     } = standing;
-    context.registry.table.unstand(ticket.id().number());
     if !ticket.has_joined() {
         return;
     }
@@ -196,6 +185,7 @@ pub(super) fn take_back(context: &Arc<Context>, name: &Arc<Name>, standing: Stan
         protocol,
         name: Arc::clone(name),
         id: *ticket.id(),
+        permits,
         ticket: Some(ticket.text()),
         lease,
     };

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::sync::lock;
 use crate::options::Terms;
 use crate::protocol::Protocol;
+use crate::protocol::permits::Permits;
 use crate::state::chain::Chain;
 use crate::state::deadline::Now;
 use crate::state::hold::HoldState;
@@ -31,6 +32,7 @@ pub(crate) struct Hold {
     pub(crate) protocol: &'static Protocol,
     pub(crate) name: Arc<Name>,
     pub(crate) id: HoldId,
+    pub(crate) permits: Permits,
     /// The fencing token, if the primitive has them.
     pub(crate) token: Option<FencingToken>,
     pub(crate) terms: Terms,
@@ -61,6 +63,7 @@ pub(crate) struct Granted {
     pub(crate) protocol: &'static Protocol,
     pub(crate) name: Arc<Name>,
     pub(crate) id: HoldId,
+    pub(crate) permits: Permits,
     pub(crate) token: Option<FencingToken>,
     pub(crate) terms: Terms,
     pub(crate) owner: Option<Arc<OwnerHolds>>,
@@ -97,6 +100,7 @@ impl Hold {
             protocol: granted.protocol,
             name: granted.name,
             id: granted.id,
+            permits: granted.permits,
             token: granted.token,
             terms: granted.terms,
             owner: granted.owner,

@@ -6,6 +6,7 @@ use leasehold_cluster::{Subscription, Unanswered};
 
 use super::work_queue::Unfinished;
 use crate::options::Replicas;
+use crate::protocol::permits::Permits;
 use crate::protocol::{Announced, Protocol};
 use crate::state::chain::Chain;
 use crate::state::ticket::Ticket;
@@ -25,6 +26,7 @@ pub(crate) struct Line {
 pub(crate) struct Standing {
     pub(crate) protocol: &'static Protocol,
     pub(crate) ticket: Ticket,
+    pub(crate) permits: Permits,
     /// The lease that its requests ask for.
     pub(crate) lease: Duration,
     /// Connections over which a request may still arrive late.

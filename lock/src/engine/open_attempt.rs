@@ -10,21 +10,8 @@ use super::release;
 use super::request::Request;
 use super::work_queue::Unfinished;
 use crate::state::id::HoldId;
-use crate::state::ticket::TicketText;
+use crate::state::ticket::{Ask, TicketText};
 use crate::state::waiters::Closed;
-
-/// What is asked of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
-    /// To take the lock now.
-    Try,
-    /// The same, and to put the ticket in line if it is held.
-    Join,
-    /// Whether the ticket became the holder, or the lock came free unnoticed.
-    Look,
-    /// Whether the ticket, which a message named, is the holder.
-    Confirm,
-}
 
 /// An attempt under way. A request that timed out, or whose future was dropped, may still run later: then a release of the
 /// same hold follows it, and of its ticket, which the next waiter here does not inherit.
@@ -35,9 +22,8 @@ pub(super) struct OpenAttempt<'a> {
     ticket: Option<TicketText>,
     /// Where it was sent without an answer.
     unanswered: Unanswered,
-    /// A shutdown waits for it, also if it takes the ticket out of the line meanwhile.
+    /// Until it has its outcome. A shutdown waits for it, also if it takes the ticket out of the line meanwhile.
     unfinished: Option<Unfinished>,
-    is_open: bool,
 }
 
 impl<'a> OpenAttempt<'a> {
@@ -46,29 +32,24 @@ impl<'a> OpenAttempt<'a> {
         let in_line = if ask == Ask::Try {
             None
         } else {
-            context.registry.table.with_line(&request.name, |line| {
-                let standing = line.standing.as_mut()?;
+            let table = &context.registry.table;
+            table.with_standing(&request.name, |standing| {
                 let unanswered = std::mem::take(&mut standing.unanswered);
-                Some((*standing.ticket.id(), standing.ticket.text(), unanswered))
+                (
+                    *standing.ticket.id(),
+                    Some(standing.ticket.text()),
+                    unanswered,
+                )
             })
         };
-        if let Some((id, ticket, unanswered)) = in_line.flatten() {
-            return Self {
-                request,
-                id,
-                ticket: Some(ticket),
-                unanswered,
-                unfinished: Some(context.registry.work.unfinished()),
-                is_open: true,
-            };
-        }
+        let new = || (context.next_hold(), None, Unanswered::default());
+        let (id, ticket, unanswered) = in_line.unwrap_or_else(new);
         Self {
             request,
-            id: context.next_hold(),
-            ticket: None,
-            unanswered: Unanswered::default(),
+            id,
+            ticket,
+            unanswered,
             unfinished: Some(context.registry.work.unfinished()),
-            is_open: true,
         }
     }
 
@@ -90,16 +71,13 @@ impl<'a> OpenAttempt<'a> {
     pub(super) fn settle(&mut self) {
         if self.ticket.is_some() {
             let table = &self.request.context.registry.table;
-            let is_in_line = table.with_line(&self.request.name, |line| {
-                let standing = line.standing.as_mut()?;
+            let in_line = table.with_standing(&self.request.name, |standing| {
                 standing.unanswered = std::mem::take(&mut self.unanswered);
-                Some(())
             });
-            if is_in_line.flatten().is_none() {
+            if in_line.is_none() {
                 return;
             }
         }
-        self.is_open = false;
         self.unfinished = None;
     }
 
@@ -113,51 +91,47 @@ impl<'a> OpenAttempt<'a> {
     /// The place and the ticket become `hold`.
     pub(super) fn grant(&mut self, place: &mut Place, hold: &Arc<Hold>) -> Result<(), Closed> {
         // First, so that the next head does not inherit it.
-        let unfinished = self.leave_line();
-        if let Err(closed) = place.grant(hold) {
-            self.unfinished = self.unfinished.take().or(unfinished);
-            return Err(closed);
-        }
-        self.is_open = false;
+        self.leave_line();
+        place.grant(hold)?;
         self.unfinished = None;
         Ok(())
     }
 
     /// Takes the ticket away from the waiters here.
-    fn leave_line(&self) -> Option<Unfinished> {
-        self.ticket?;
-        let table = &self.request.context.registry.table;
-        let standing = table.with_line(&self.request.name, |line| line.standing.take());
-        table.unstand(self.id.number());
-        standing.flatten().map(|standing| standing.unfinished)
+    fn leave_line(&self) {
+        if self.ticket.is_some() {
+            let table = &self.request.context.registry.table;
+            drop(table.take_standing(&self.request.name));
+        }
     }
 }
 
 impl Drop for OpenAttempt<'_> {
     fn drop(&mut self) {
-        if !self.is_open {
+        let Some(unfinished) = self.unfinished.take() else {
             return;
-        }
-        let in_line = self.leave_line();
+        };
+        self.leave_line();
         let Request {
             context,
             protocol,
             name,
+            permits,
             terms,
             ..
         } = self.request;
-        let unfinished = self.unfinished.take().or(in_line);
         release::withdraw(
             context,
             release::Withdrawn {
                 protocol,
                 name: Arc::clone(name),
                 id: self.id,
+                permits: *permits,
                 ticket: self.ticket,
                 lease: terms.first_lease(),
             },
             std::mem::take(&mut self.unanswered),
-            unfinished.unwrap_or_else(|| context.registry.work.unfinished()),
+            unfinished,
         );
     }
 }

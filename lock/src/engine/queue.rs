@@ -130,11 +130,10 @@ impl Place {
             if matches!(position(context, name, *number, cx), Position::Closed) {
                 return Poll::Ready(Err(Error::closed()));
             }
-            let state = context.registry.table.with_line(name, |line| {
-                let ticket = &line.standing.as_ref()?.ticket;
-                Some((ticket.has_grant(), ticket.look_at()))
+            let state = context.registry.table.with_standing(name, |standing| {
+                (standing.ticket.has_grant(), standing.ticket.look_at())
             });
-            let Some((has_grant, look_at)) = state.flatten() else {
+            let Some((has_grant, look_at)) = state else {
                 return Poll::Ready(Err(Error::closed()));
             };
             if has_grant {

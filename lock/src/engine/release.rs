@@ -19,6 +19,7 @@ use super::registry::Registry;
 use super::work_queue::{PendingEnd, Unfinished};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Interop;
+use crate::protocol::permits::Permits;
 use crate::protocol::{Announced, End, Ended, Protocol};
 use crate::state::deadline::{Deadline, Now};
 use crate::state::hold::{Ending, Leave, Status};
@@ -189,6 +190,7 @@ pub(crate) struct Withdrawn {
     pub(crate) protocol: &'static Protocol,
     pub(crate) name: Arc<Name>,
     pub(crate) id: HoldId,
+    pub(crate) permits: Permits,
     /// The ticket, if it may be in line.
     pub(crate) ticket: Option<TicketText>,
     pub(crate) lease: Duration,
@@ -227,6 +229,7 @@ impl Withdrawn {
         let ticket = self.ticket.as_ref().map(TicketText::as_bytes);
         End {
             ticket,
+            permits: self.permits,
             ..end(
                 &context.registry,
                 &context.client,
@@ -386,6 +389,7 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
     let standing = Standing {
         protocol: hold.protocol,
         ticket: Ticket::of_hold(hold.id, passed, now.monotonic),
+        permits: hold.permits,
         lease: lease.max(hold.terms.lease),
         unanswered: hold.unanswered.clone(),
         passed: Some(PassedOn {
@@ -442,6 +446,7 @@ fn finish_later(context: &Context, end: PendingEnd) {
 fn end_of<'a>(registry: &Registry, client: &Client, hold: &'a Hold) -> End<'a> {
     End {
         ticket: hold.ticket.as_ref().map(TicketText::as_bytes),
+        permits: hold.permits,
         ..end(registry, client, (&hold.name, &hold.id, hold.terms.lease))
     }
 }
@@ -455,6 +460,7 @@ pub(crate) fn end<'a>(
     End {
         name,
         id,
+        permits: Permits::NONE,
         ticket: None,
         counter_ttl: registry.interop.counter_ttl(lease),
         channels: client.channels(),

@@ -221,6 +221,7 @@ impl Batch {
             let renewal = Renewal {
                 name: &hold.name,
                 id: &hold.id,
+                permits: hold.permits,
                 lease: *lease,
             };
             (self.protocol.add_renewal)(&renewal, &mut call);

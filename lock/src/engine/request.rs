@@ -7,6 +7,7 @@ use super::handle::Handle;
 use super::hold::OwnerHolds;
 use crate::options::Terms;
 use crate::protocol::Protocol;
+use crate::protocol::permits::Permits;
 use crate::state::names::Name;
 
 /// A lock that was asked for, and the conditions.
@@ -15,6 +16,7 @@ pub(crate) struct Request {
     pub(crate) context: Arc<Handle>,
     pub(crate) protocol: &'static Protocol,
     pub(crate) name: Arc<Name>,
+    pub(crate) permits: Permits,
     pub(crate) owner: Option<Arc<OwnerHolds>>,
     pub(crate) terms: Terms,
     pub(crate) wait: Wait,

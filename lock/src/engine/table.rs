@@ -117,6 +117,36 @@ impl Table {
         lock(&self.waiters).line(name).map(then)
     }
 
+    /// What `then` makes of the ticket of this name, if there is one.
+    pub(crate) fn with_standing<R>(
+        &self,
+        name: &Arc<Name>,
+        then: impl FnOnce(&mut Standing) -> R,
+    ) -> Option<R> {
+        let mut waiters = lock(&self.waiters);
+        waiters.line(name)?.standing.as_mut().map(then)
+    }
+
+    /// A new ticket of this name, which is in line from now on.
+    pub(crate) fn stand(&self, name: &Arc<Name>, standing: Standing) {
+        let number = standing.ticket.id().number();
+        let mut waiters = lock(&self.waiters);
+        waiters.stand(number, name);
+        let former = waiters
+            .line(name)
+            .map(|line| line.standing.replace(standing));
+        drop(waiters);
+        drop(former);
+    }
+
+    /// Takes the ticket of this name away from those who wait here.
+    pub(crate) fn take_standing(&self, name: &Arc<Name>) -> Option<Standing> {
+        let mut waiters = lock(&self.waiters);
+        let standing = waiters.line(name)?.standing.take()?;
+        waiters.unstand(standing.ticket.id().number());
+        Some(standing)
+    }
+
     /// Keeps the subscription to the grants of a line that nobody waits in for a while. That to Redisson's releases ends: the
     /// server would take it for one of its waiters.
     pub(crate) fn park(&self, name: &Arc<Name>, line: Line) {
@@ -168,11 +198,6 @@ impl Table {
         lock(&self.waiters).has_followers(name)
     }
 
-    /// See [`Waiters::stand`].
-    pub(crate) fn stand(&self, number: u64, name: &Arc<Name>) {
-        lock(&self.waiters).stand(number, name);
-    }
-
     /// See [`Waiters::unstand`].
     pub(crate) fn unstand(&self, number: u64) {
         lock(&self.waiters).unstand(number);
@@ -197,8 +222,7 @@ impl Table {
     /// The numbers of the holds of this name, and of one that is being passed on.
     pub(crate) fn numbers(&self, name: &Arc<Name>) -> Vec<u64> {
         let held = self.holds(name).into_iter().map(|hold| hold.id.number());
-        let passed = self.with_line(name, |line| {
-            let standing = line.standing.as_ref()?;
+        let passed = self.with_standing(name, |standing| {
             standing.passed.map(|_| standing.ticket.id().number())
         });
         held.chain(passed.flatten()).collect()
@@ -216,11 +240,8 @@ impl Table {
     /// Whether a hold of this process, or one that is being passed on here, has this number.
     pub(crate) fn is_of(&self, name: &Arc<Name>, number: u64) -> bool {
         let is_held = |hold: &Arc<Hold>| hold.id.number() == number;
-        let is_passed = |line: &mut Line| {
-            let standing = line.standing.as_ref();
-            standing.is_some_and(|standing| standing.ticket.id().number() == number)
-        };
-        self.holds(name).iter().any(is_held) || self.with_line(name, is_passed) == Some(true)
+        let is_passed = |standing: &mut Standing| standing.ticket.id().number() == number;
+        self.holds(name).iter().any(is_held) || self.with_standing(name, is_passed) == Some(true)
     }
 
     /// The subscription to grants was confirmed over `source`: grants before it were not heard.

@@ -16,6 +16,7 @@ use crate::options::Terms;
 use crate::protocol::mutex::{
     Inspected, MUTEX, force_unlock, force_unlock_single_key, inspect, read_inspect,
 };
+use crate::protocol::permits::Permits;
 use crate::request::{Acquire, TryAcquire};
 use crate::state::names::Name;
 
@@ -45,7 +46,7 @@ pub struct Holder {
 
 impl Mutex {
     pub(crate) fn new(context: &Arc<Handle>, name: &str, owner: Option<&Arc<OwnerHolds>>) -> Self {
-        let name = Name::new(&MUTEX.layout, context.config.namespace.as_deref(), name);
+        let name = Name::new(MUTEX.layout, context.config.namespace.as_deref(), name);
         Self {
             context: Arc::clone(context),
             name: Arc::new(name),
@@ -177,6 +178,7 @@ impl Mutex {
             context: Arc::clone(&self.context),
             protocol: &MUTEX,
             name: Arc::clone(&self.name),
+            permits: Permits::NONE,
             owner: self.owner.clone(),
             terms: Terms {
                 lease: config.lease,

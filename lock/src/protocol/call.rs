@@ -15,6 +15,8 @@ pub(crate) struct Call<'a> {
     script: &'static Script,
     keys: Short<Part<'a>, KEYS>,
     args: Short<Part<'a>, ARGS>,
+    /// What was made for this call.
+    made: Vec<Box<[u8]>>,
 }
 
 /// One key or argument.
@@ -22,6 +24,8 @@ pub(crate) struct Call<'a> {
 pub(crate) enum Part<'a> {
     Bytes(&'a [u8]),
     Number(Digits),
+    /// The one with this index of those that were made for the call.
+    Made(usize),
 }
 
 /// A finished call, in the form in which the client takes it.
@@ -55,6 +59,7 @@ impl<'a> Call<'a> {
             script,
             keys: Short::new(Part::Bytes(&[])),
             args: Short::new(Part::Bytes(&[])),
+            made: Vec::new(),
         }
     }
 
@@ -68,6 +73,20 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Adds a key that is made for this call.
+    #[expect(dead_code, reason = "the read-write lock's keys are not here yet")]
+    pub(crate) fn made_key(&mut self, key: impl Into<Vec<u8>>) -> &mut Self {
+        self.made.push(key.into().into());
+        self.key(Part::Made(self.made.len() - 1))
+    }
+
+    /// Adds an argument that is made for this call.
+    #[expect(dead_code, reason = "the semaphores' arguments are not here yet")]
+    pub(crate) fn made_arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
+        self.made.push(arg.into().into());
+        self.arg(Part::Made(self.made.len() - 1))
+    }
+
     pub(crate) fn slices(&self) -> Slices<'_> {
         let mut slices = Slices {
             script: self.script,
@@ -75,16 +94,19 @@ impl<'a> Call<'a> {
             args: Short::new(&[]),
         };
         for key in self.keys.as_slice() {
-            slices.keys.push(key.as_bytes());
+            slices.keys.push(key.as_bytes(&self.made));
         }
         for arg in self.args.as_slice() {
-            slices.args.push(arg.as_bytes());
+            slices.args.push(arg.as_bytes(&self.made));
         }
         slices
     }
 
     pub(crate) fn to_owned(&self) -> OwnedCall {
-        let owned = |parts: &[Part<'_>]| parts.iter().map(|part| part.as_bytes().into()).collect();
+        let owned = |parts: &[Part<'_>]| {
+            let bytes = parts.iter().map(|part| part.as_bytes(&self.made).into());
+            bytes.collect()
+        };
         OwnedCall {
             script: self.script,
             keys: owned(self.keys.as_slice()),
@@ -113,10 +135,11 @@ impl OwnedCall {
 }
 
 impl Part<'_> {
-    fn as_bytes(&self) -> &[u8] {
+    fn as_bytes<'s>(&'s self, made: &'s [Box<[u8]>]) -> &'s [u8] {
         match self {
             Part::Bytes(bytes) => bytes,
             Part::Number(digits) => digits.as_bytes(),
+            Part::Made(index) => &made[*index],
         }
     }
 }

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-/// `G <number> <token> <time in µs> <grant lease in ms> <key>`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use super::Protocol;
+
+/// `<word> <number> <token> <time in µs> <grant lease in ms> <key>`.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct GrantMessage<'a> {
+    /// The data that it is on.
+    pub(crate) protocol: &'static Protocol,
     /// Of the hold.
     pub(crate) number: u64,
     pub(crate) token: u64,
@@ -18,10 +22,12 @@ impl<'a> GrantMessage<'a> {
     /// Reads a message; `None` if it is another one.
     pub(crate) fn read(message: &'a [u8]) -> Option<Self> {
         let message = std::str::from_utf8(message).ok()?;
-        let mut words = message.strip_prefix("G ")?.splitn(5, ' ');
+        let mut words = message.splitn(6, ' ');
+        let protocol = Protocol::of_word(words.next()?)?;
         let mut number = || words.next()?.parse::<u64>().ok();
         let (number, token, at, lease) = (number()?, number()?, number()?, number()?);
         Some(Self {
+            protocol,
             number,
             token,
             at,
@@ -49,6 +55,7 @@ mod tests {
     fn a_message_is_read_whatever_the_key_is() {
         let message = b"G 7 1763000000000000 1763000000000001 1000 a key: {x} \0";
         let read = GrantMessage::read(message).unwrap();
+        assert_eq!(read.protocol.word, "G");
         assert_eq!((read.number, read.token), (7, 1_763_000_000_000_000));
         assert_eq!(read.at, 1_763_000_000_000_001);
         assert_eq!(read.lease, Duration::from_secs(1));
@@ -65,10 +72,12 @@ mod tests {
             b"G 1 2 3 x key",
             b"G -1 2 3 4 key",
             b"H 1 2 3 4 key",
+            b"GG 1 2 3 4 key",
+            b" 1 2 3 4 key",
             b"G 1 2 3 99999999999999999999 key",
             b"G 1 2 3 4 \xff",
         ] {
-            assert_eq!(GrantMessage::read(message), None, "{message:?}");
+            assert!(GrantMessage::read(message).is_none(), "{message:?}");
         }
     }
 }

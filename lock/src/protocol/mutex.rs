@@ -11,19 +11,19 @@ use leasehold_resp::Value;
 use super::call::Call;
 use super::{Announced, Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
-use crate::state::names::{Layout, Name};
+use crate::state::names::{Derived, Layout, Name};
 use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 
 /// The mutex.
 pub(crate) static MUTEX: Protocol = Protocol {
-    layout: Layout {
-        channel: "redisson_lock__channel",
-        keys: &["redisson_lock_token", "leasehold_line"],
-    },
+    word: "G",
+    layout: &LAYOUT,
     line: LINE,
     access: Access::Exclusive,
+    passes: true,
+    mark: "",
     acquire,
     look,
     acquire_single_key,
@@ -40,6 +40,14 @@ pub(crate) static MUTEX: Protocol = Protocol {
     release_single_key,
     read_release,
     is_release,
+};
+
+static LAYOUT: Layout = Layout {
+    channel: Derived::Prefixed("redisson_lock__channel"),
+    keys: &[
+        Derived::Prefixed("redisson_lock_token"),
+        Derived::Prefixed("leasehold_line"),
+    ],
 };
 
 /// A lock that is held, as the server has it.

@@ -8,17 +8,38 @@ use leasehold_cluster::slot::tag;
 /// The longest key, namespace included: 4 KiB. A server would take 512 MiB, in every message of every command.
 const MAX_KEY: usize = 4096;
 
-/// The names of a primitive's keys and channel, by Redisson's rule for derived names.
+/// The names of a primitive's keys and channel.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// Prefix of the channel on which releases are published.
-    pub(crate) channel: &'static str,
-    /// Prefixes of the keys beside the one that is named like the lock.
-    pub(crate) keys: &'static [&'static str],
+    /// The channel on which Redisson publishes releases.
+    pub(crate) channel: Derived,
+    /// The keys beside the one that is named like the lock.
+    pub(crate) keys: &'static [Derived],
+}
+
+/// One of Redisson's rules for names that are derived from the one of a lock. Where they add braces, the test is for the
+/// character `{`, not for a valid tag.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Derived {
+    /// `prefix:{name}`, or `prefix:name` for a name with a brace.
+    Prefixed(&'static str),
+    /// `{name}:suffix`, or `name:suffix` for a name with a brace.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the semaphores' keys are not here yet")
+    )]
+    Suffixed(&'static str),
+    /// `prefix{name}` whatever the name is: for one with a tag it lies in another slot.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the latch's channel is not here yet")
+    )]
+    Wrapped(&'static str),
 }
 
 /// A name with everything that is derived from it, formatted once.
 pub(crate) struct Name {
+    layout: &'static Layout,
     /// The namespace and the name.
     key: Box<str>,
     /// Where releases are published.
@@ -45,20 +66,35 @@ pub(crate) enum BadName {
     Braces,
 }
 
+impl Derived {
+    /// The name that the rule derives from `key`.
+    fn of(self, key: &str) -> Box<str> {
+        let (before, after) = if key.contains('{') {
+            (":", ":")
+        } else {
+            (":{", "}:")
+        };
+        match self {
+            Self::Prefixed(prefix) => [prefix, before, key, after.trim_end_matches(':')]
+                .concat()
+                .into(),
+            Self::Suffixed(suffix) => [before.trim_start_matches(':'), key, after, suffix]
+                .concat()
+                .into(),
+            Self::Wrapped(prefix) => [prefix, "{", key, "}"].concat().into(),
+        }
+    }
+}
+
 impl Name {
-    pub(crate) fn new(layout: &Layout, namespace: Option<&str>, name: &str) -> Self {
+    pub(crate) fn new(layout: &'static Layout, namespace: Option<&str>, name: &str) -> Self {
         let key: Box<str> = match namespace {
             Some(namespace) => format!("{namespace}:{name}").into(),
             None => name.into(),
         };
-        let channel = prefixed(layout.channel, &key);
-        let derived: Box<[Box<str>]> = layout
-            .keys
-            .iter()
-            .map(|prefix| prefixed(prefix, &key))
-            .collect();
-        // All derived names are made by one rule, from prefixes without braces: one of them shows it for all.
-        let same_tag = tag(key.as_bytes()) == tag(channel.as_bytes());
+        let derived: Box<[Box<str>]> = layout.keys.iter().map(|rule| rule.of(&key)).collect();
+        // Both rules for keys wrap the same names in the same braces: one of them shows it for all.
+        let same_tag = tag(key.as_bytes()) == tag(Derived::Prefixed("").of(&key).as_bytes());
         let bad = if name.is_empty() {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
@@ -71,8 +107,9 @@ impl Name {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         Self {
+            layout,
+            channel: layout.channel.of(&key),
             key,
-            channel,
             derived,
             bad,
             hash: hasher.finish(),
@@ -105,10 +142,11 @@ impl Name {
     }
 }
 
-/// One `Locks` has one namespace, so one key is one name; primitives that share holders share the channel.
+/// One `Locks` has one namespace, so one key of one primitive is one name. Primitives that share a key exclude each other at
+/// the server, not here.
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key && self.channel == other.channel
+        self.key == other.key && std::ptr::eq(self.layout, other.layout)
     }
 }
 
@@ -152,27 +190,17 @@ pub(crate) fn is_good_namespace(namespace: &str) -> bool {
     !namespace.is_empty() && namespace.len() <= MAX_KEY / 2 && !namespace.contains(['{', '}'])
 }
 
-/// Redisson's rule for derived keys. The test is for the character, not for a valid tag.
-fn prefixed(prefix: &str, key: &str) -> Box<str> {
-    let mut name = String::with_capacity(prefix.len() + key.len() + 3);
-    let (open, close) = if key.contains('{') {
-        (":", "")
-    } else {
-        (":{", "}")
-    };
-    for part in [prefix, open, key, close] {
-        name.push_str(part);
-    }
-    name.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LAYOUT: Layout = Layout {
-        channel: "redisson_lock__channel",
-        keys: &["redisson_lock_token"],
+    static LAYOUT: Layout = Layout {
+        channel: Derived::Prefixed("redisson_lock__channel"),
+        keys: &[
+            Derived::Prefixed("redisson_lock_token"),
+            Derived::Suffixed("timeout"),
+            Derived::Wrapped("latch__"),
+        ],
     };
 
     fn named(namespace: Option<&str>, name: &str) -> Name {
@@ -185,11 +213,15 @@ mod tests {
         assert_eq!(plain.key(), "order:42");
         assert_eq!(plain.channel(), "redisson_lock__channel:{order:42}");
         assert_eq!(plain.derived(0), "redisson_lock_token:{order:42}");
+        assert_eq!(plain.derived(1), "{order:42}:timeout");
+        assert_eq!(plain.derived(2), "latch__{order:42}");
         assert_eq!(plain.bad(), None);
 
         let tagged = named(None, "{user:1}:cart");
         assert_eq!(tagged.channel(), "redisson_lock__channel:{user:1}:cart");
         assert_eq!(tagged.derived(0), "redisson_lock_token:{user:1}:cart");
+        assert_eq!(tagged.derived(1), "{user:1}:cart:timeout");
+        assert_eq!(tagged.derived(2), "latch__{{user:1}:cart}");
         assert_eq!(tagged.bad(), None);
 
         let spaced = named(Some("shop"), "order:42");

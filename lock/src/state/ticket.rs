@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use leasehold_cluster::Source;
 
 use super::deadline::{Deadline, Now, millis};
-use super::id::HoldId;
+use super::id::{Digits, HoldId};
 
 /// The usual lease of a grant: long enough for the message to arrive and the confirmation to follow, short enough for those
 /// behind a process that died.
@@ -43,7 +43,7 @@ const CLOCK_STEP: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(crate) struct Ticket {
     id: HoldId,
-    /// The id, with the grant lease behind it where that is not the usual one, and a plus for a block of tokens.
+    /// The id, with the grant lease behind it where that is not the usual one, a plus for a block of tokens, and its mark.
     text: TicketText,
     grant_lease: Duration,
     /// Its place among all tickets, as the server told it. It comes back with that if it gets lost.
@@ -81,8 +81,19 @@ pub(crate) struct Passed {
 /// The text of a ticket on the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TicketText {
-    bytes: [u8; 72],
+    bytes: [u8; LONGEST_TEXT],
     len: u8,
+}
+
+/// An id has 57 bytes at most, a grant lease 5, a mark 1, and permits 10; and each of a bar and a plus.
+const LONGEST_TEXT: usize = 76;
+
+/// What tells a ticket from those of other kinds in the same line: nothing, or a letter, and how many permits it is for if
+/// they are counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mark {
+    pub(crate) letter: &'static str,
+    pub(crate) permits: u32,
 }
 
 /// A server's time, and an instant here before it.
@@ -120,6 +131,19 @@ pub(crate) struct Grant {
     pub(crate) source: Source,
 }
 
+/// What is asked of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// To take the lock now.
+    Try,
+    /// The same, and to put the ticket in line if it is held.
+    Join,
+    /// Whether the ticket became the holder, or the lock came free unnoticed.
+    Look,
+    /// Whether the ticket, which a message named, is the holder.
+    Confirm,
+}
+
 /// How a waiter acts on a grant.
 #[derive(Debug)]
 pub(crate) enum Verdict {
@@ -145,11 +169,12 @@ impl Ticket {
         id: HoldId,
         grant_lease: Duration,
         with_block: bool,
+        mark: Mark,
         look_at: Instant,
     ) -> Self {
         Self {
             id,
-            text: TicketText::new(&id, grant_lease, with_block),
+            text: TicketText::new(&id, grant_lease, with_block, mark),
             with_block,
             grant_lease,
             score: None,
@@ -171,7 +196,7 @@ impl Ticket {
         Self {
             joined: true,
             passed: Some(passed),
-            ..Self::new(id, passed.lease, false, now)
+            ..Self::new(id, passed.lease, false, Mark::default(), now)
         }
     }
 
@@ -196,6 +221,11 @@ impl Ticket {
     /// Whether it may be in line.
     pub(crate) const fn has_joined(&self) -> bool {
         self.joined
+    }
+
+    /// What is asked with it when it is time to look.
+    pub(crate) const fn next_ask(&self) -> Ask {
+        if self.joined { Ask::Look } else { Ask::Join }
     }
 
     /// The score to look with; `None` for a new one. A ticket that goes missing again and again is of a process that is too slow
@@ -360,26 +390,30 @@ impl Ticket {
 }
 
 impl TicketText {
-    fn new(id: &HoldId, grant_lease: Duration, with_block: bool) -> Self {
-        let mut bytes = [b'|'; 72];
-        let mut len = id.as_bytes().len();
-        bytes[..len].copy_from_slice(id.as_bytes());
+    fn new(id: &HoldId, grant_lease: Duration, with_block: bool, mark: Mark) -> Self {
+        let mut this = Self {
+            bytes: [0; LONGEST_TEXT],
+            len: 0,
+        };
+        this.push(id.as_bytes());
         if grant_lease != GRANT_LEASE {
-            let digits = super::id::Digits::new(millis(grant_lease));
-            let digits = digits.as_bytes();
-            // A grant lease has 5 digits at most.
-            let end = (len + 1 + digits.len()).min(bytes.len());
-            bytes[len + 1..end].copy_from_slice(&digits[..end - len - 1]);
-            len = end;
+            this.push(b"|");
+            this.push(Digits::new(millis(grant_lease)).as_bytes());
         }
         if with_block {
-            bytes[len] = b'+';
-            len += 1;
+            this.push(b"+");
         }
-        Self {
-            bytes,
-            len: len as u8,
+        this.push(mark.letter.as_bytes());
+        if mark.permits > 0 {
+            this.push(Digits::new(mark.permits.into()).as_bytes());
         }
+        this
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        let start = usize::from(self.len);
+        self.bytes[start..start + part.len()].copy_from_slice(part);
+        self.len += part.len() as u8;
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {

@@ -1,5 +1,5 @@
-//! The texts of the mutex's scripts, put together from their steps. A file of its own, so that the tests and benchmarks that
-//! talk to a server without the library run the same texts.
+//! The texts of the mutex's scripts, put together from their steps; those that other primitives take too are in `steps`. A file
+//! of its own, so that the tests and benchmarks that talk to a server without the library run the same texts.
 
 /// The text of a script: its steps, then the script itself.
 macro_rules! script {
@@ -8,28 +8,33 @@ macro_rules! script {
 
 pub(crate) const ACQUIRE: &str = script!(
     "acquire.lua",
-    "token.lua",
+    "../steps/token.lua",
     "mine.lua",
-    "holders.lua",
+    "../steps/holders.lua",
     "join.lua",
     "acquire_rest.lua"
 );
-pub(crate) const ACQUIRE_ALONE: &str = script!("holders.lua", "acquire_alone.lua");
+pub(crate) const ACQUIRE_ALONE: &str = script!("../steps/holders.lua", "acquire_alone.lua");
 pub(crate) const LOOK: &str = script!(
-    "token.lua",
+    "../steps/token.lua",
     "mine.lua",
-    "holders.lua",
+    "../steps/holders.lua",
     "join.lua",
     "grant.lua",
     "look.lua"
 );
-pub(crate) const CONFIRM: &str = script!("token.lua", "mine.lua", "confirm.lua");
+pub(crate) const CONFIRM: &str = script!("../steps/token.lua", "mine.lua", "confirm.lua");
 pub(crate) const CONFIRM_ALONE: &str = script!("confirm_alone.lua");
-pub(crate) const RELEASE: &str =
-    script!("release.lua", "token.lua", "grant.lua", "release_rest.lua");
+pub(crate) const RELEASE: &str = script!(
+    "release.lua",
+    "../steps/token.lua",
+    "grant.lua",
+    "release_rest.lua"
+);
 pub(crate) const RELEASE_ALONE: &str = script!("release_alone.lua");
 pub(crate) const RENEW: &str = script!("renew.lua");
 pub(crate) const RENEW_ONE: &str = script!("renew_one.lua");
 pub(crate) const RENEW_REPLICATED: &str = script!("renew_replicated.lua");
 pub(crate) const INSPECT: &str = script!("inspect.lua");
-pub(crate) const FORCE_UNLOCK: &str = script!("token.lua", "grant.lua", "force_unlock.lua");
+pub(crate) const FORCE_UNLOCK: &str =
+    script!("../steps/token.lua", "grant.lua", "force_unlock.lua");

@@ -7,7 +7,7 @@ use super::asking::{Asked, send, source};
 use super::broken;
 use super::call::Reply;
 use super::connection::{Evaluated, Failure};
-use super::open_attempt::{Ask, OpenAttempt};
+use super::open_attempt::OpenAttempt;
 use super::process::{Hold, Line, Process, Standing};
 use super::profile::Broken;
 use super::queue::{Place, Wake, enter};
@@ -17,7 +17,7 @@ use crate::protocol::Answer;
 use crate::state::chain::Chain;
 use crate::state::deadline::Now;
 use crate::state::hold::HoldState;
-use crate::state::ticket::{Ticket, Verdict, grant_lease};
+use crate::state::ticket::{Ask, Mark, Ticket, Verdict, grant_lease};
 use crate::state::waiters::Closed;
 
 /// As in the engine.
@@ -82,7 +82,7 @@ async fn contend(
     loop {
         let ask = match place.wait(until).await? {
             Wake::TimeUp => return Ok(None),
-            Wake::Look => look_or_join(process),
+            Wake::Look => next_ask(process),
             Wake::Granted => match judge(request) {
                 Verdict::Ignore => continue,
                 Verdict::Look => Ask::Look,
@@ -152,7 +152,7 @@ fn stand(request: &Request, look_at: Instant) {
     let id = process.next_hold();
     let with_block = has_followers(process);
     let standing = Standing {
-        ticket: Ticket::new(id, granted_for, with_block, look_at),
+        ticket: Ticket::new(id, granted_for, with_block, Mark::default(), look_at),
         passed: None,
         lease,
         unanswered: Vec::new(),
@@ -184,11 +184,9 @@ fn listen(process: &Rc<Process>) {
     }
 }
 
-fn look_or_join(process: &Process) -> Ask {
-    match process.standing() {
-        Some((_, true)) => Ask::Look,
-        _ => Ask::Join,
-    }
+fn next_ask(process: &Process) -> Ask {
+    let ask = process.with_line(|line| Some(line.standing.as_ref()?.ticket.next_ask()));
+    ask.flatten().unwrap_or(Ask::Join)
 }
 
 fn judge(request: &Request) -> Verdict {

@@ -7,11 +7,12 @@ use leasehold_cluster::Source;
 use super::acquire::Request;
 use super::call::{Call, Reply};
 use super::connection::{Evaluated, Failure, LinkKind, evaluate};
-use super::open_attempt::{Ask, OpenAttempt};
+use super::open_attempt::OpenAttempt;
 use super::profile::Broken;
 use crate::protocol::Answer;
 use crate::state::chain::BLOCK;
 use crate::state::deadline::millis;
+use crate::state::ticket::Ask;
 
 pub(super) enum Asked {
     Replied(Evaluated),

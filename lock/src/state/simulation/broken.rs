@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use super::open_attempt::Ask;
 use super::process::{Process, Standing};
 use super::profile::Broken;
 use crate::state::deadline::Now;
-use crate::state::ticket::{Ticket, Verdict};
+use crate::state::ticket::{Ask, Ticket, Verdict};
 
 /// The verdict on a grant.
 pub(super) fn verdict(

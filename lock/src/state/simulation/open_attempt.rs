@@ -8,15 +8,8 @@ use super::connection::Unanswered;
 use super::process::Hold;
 use super::queue::Place;
 use super::release::{self, Withdrawn};
+use crate::state::ticket::Ask;
 use crate::state::waiters::Closed;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
-    Try,
-    Join,
-    Look,
-    Confirm,
-}
 
 pub(super) struct OpenAttempt<'a> {
     request: &'a Request,
@@ -38,20 +31,15 @@ impl<'a> OpenAttempt<'a> {
                 Some((process.ticket_key(&standing.ticket), unanswered))
             })
         };
-        if let Some((ticket, unanswered)) = in_line.flatten() {
-            return Self {
-                request,
-                key: ticket.hold,
-                ticket: Some(ticket),
-                unanswered,
-                is_open: true,
-            };
-        }
+        let (key, ticket, unanswered) = match in_line.flatten() {
+            Some((ticket, unanswered)) => (ticket.hold, Some(ticket), unanswered),
+            None => (process.key(process.next_hold().number()), None, Vec::new()),
+        };
         Self {
             request,
-            key: process.key(process.next_hold().number()),
-            ticket: None,
-            unanswered: Vec::new(),
+            key,
+            ticket,
+            unanswered,
             is_open: true,
         }
     }

@@ -14,7 +14,7 @@ use super::random::Random;
 use super::server::Server;
 use super::{connection, faults, java, release, user};
 use crate::state::deadline::Now;
-use crate::state::names::{Layout, Name};
+use crate::state::names::{Derived, Layout, Name};
 
 /// The server's time at the beginning.
 const EPOCH: i64 = 1_763_000_000_000_000;
@@ -22,9 +22,12 @@ const EPOCH: i64 = 1_763_000_000_000_000;
 /// After the faults, all is done within this time: the line of processes that are gone ends after a minute.
 const QUIET: Micros = 75 * SECOND;
 
-const LAYOUT: Layout = Layout {
-    channel: "redisson_lock__channel",
-    keys: &["redisson_lock_token", "leasehold_line"],
+static LAYOUT: Layout = Layout {
+    channel: Derived::Prefixed("redisson_lock__channel"),
+    keys: &[
+        Derived::Prefixed("redisson_lock_token"),
+        Derived::Prefixed("leasehold_line"),
+    ],
 };
 
 #[derive(Debug)]

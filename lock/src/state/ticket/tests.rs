@@ -14,7 +14,7 @@ fn here() -> Source {
 
 fn ticket(now: Now) -> Ticket {
     let id = HoldId::new(&ClientId::random(), 7);
-    Ticket::new(id, G, false, now.monotonic)
+    Ticket::new(id, G, false, Mark::default(), now.monotonic)
 }
 
 const fn placed(place: u64, server_time: u64) -> Placed {
@@ -239,14 +239,26 @@ fn a_hold_that_is_passed_on_begins_at_once_while_its_lease_lasts() {
 #[test]
 fn the_text_names_a_grant_lease_that_is_not_the_usual_one() {
     let id = HoldId::new(&ClientId::random(), u64::MAX);
-    let text = |lease| TicketText::new(&id, lease, false).as_bytes().to_vec();
+    let text = |lease| {
+        let text = TicketText::new(&id, lease, false, Mark::default());
+        text.as_bytes().to_vec()
+    };
     assert_eq!(text(G), id.as_bytes());
-    let with_block = TicketText::new(&id, ms(20_000), true);
+    let with_block = TicketText::new(&id, ms(20_000), true, Mark::default());
     assert_eq!(with_block.as_bytes(), [id.as_bytes(), b"|20000+"].concat());
     for (lease, suffix) in [(ms(10), "|10"), (ms(20_000), "|20000")] {
         let expected = [id.as_bytes(), suffix.as_bytes()].concat();
         assert_eq!(text(lease), expected);
     }
+    let mark = |letter, permits| TicketText::new(&id, G, false, Mark { letter, permits });
+    assert_eq!(mark("w", 0).as_bytes(), [id.as_bytes(), b"w"].concat());
+    assert_eq!(mark("p", 12).as_bytes(), [id.as_bytes(), b"p12"].concat());
+    let longest = Mark {
+        letter: "p",
+        permits: u32::MAX,
+    };
+    let longest = TicketText::new(&id, ms(20_000), true, longest);
+    assert!(longest.as_bytes().ends_with(b"|20000+p4294967295"));
 }
 
 #[test]

@@ -1,11 +1,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
-use super::super::names::Layout;
+use super::super::names::{Derived, Layout};
 use super::*;
 
-const LAYOUT: Layout = Layout {
-    channel: "channel",
+static LAYOUT: Layout = Layout {
+    channel: Derived::Prefixed("channel"),
     keys: &[],
 };
 
