@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_cluster::Source;
 
 use super::acquire::Request;
-use super::call::{Call, Reply};
+use super::call::{Call, Line, Reply};
 use super::connection::{Evaluated, Failure, LinkKind, evaluate};
 use super::open_attempt::OpenAttempt;
 use super::profile::Broken;
@@ -54,12 +54,12 @@ fn calls(request: &Request, ask: Ask, with_block: bool, open: &OpenAttempt<'_>) 
     let (hold, lease) = (open.key(), millis(terms.first_lease()));
     let block = if with_block { BLOCK } else { 1 };
     let highest = process.highest.get();
-    let line = open.ticket().filter(|_| ask != Ask::Confirm);
-    let score = line.and_then(|_| asks(request));
+    let ticket = open.ticket().filter(|_| ask != Ask::Confirm);
+    let score = ticket.and_then(|_| asks(request));
     let lean = Call::Acquire {
         hold,
         lease,
-        line: None,
+        line: Line::Passed,
         block,
     };
     let alone = Call::AcquireAlone {
@@ -67,7 +67,7 @@ fn calls(request: &Request, ask: Ask, with_block: bool, open: &OpenAttempt<'_>) 
         lease,
         highest,
     };
-    match (ask, line) {
+    match (ask, ticket) {
         (Ask::Confirm, _) => vec![
             Call::Confirm { hold, lease },
             Call::ConfirmAlone {
@@ -85,14 +85,23 @@ fn calls(request: &Request, ask: Ask, with_block: bool, open: &OpenAttempt<'_>) 
             };
             vec![look, lean, alone]
         }
-        (Ask::Join, Some(_)) => {
+        (Ask::Join, Some(ticket)) => {
             let join = Call::Acquire {
                 hold,
                 lease,
-                line,
+                line: Line::Joined(ticket),
                 block,
             };
             vec![join, lean, alone]
+        }
+        (Ask::Try, _) if process.world.profile.redisson => {
+            let tries = Call::Acquire {
+                hold,
+                lease,
+                line: Line::Kept,
+                block,
+            };
+            vec![tries, lean, alone]
         }
         _ => vec![lean, alone],
     }

@@ -21,12 +21,23 @@ pub(super) struct TicketKey {
     pub(super) with_block: bool,
 }
 
+/// How an acquire uses the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// Not at all.
+    Passed,
+    /// A free lock is left to those in it.
+    Kept,
+    /// The same, beside Redisson; and a lock that is held is waited for with this ticket.
+    Joined(TicketKey),
+}
+
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Acquire {
         hold: HoldKey,
         lease: u64,
-        line: Option<TicketKey>,
+        line: Line,
         /// How many tokens to reserve.
         block: u64,
     },

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::acquire::{Request, Wait, acquire};
-use super::call::{Call, HoldKey, Reply, TicketKey};
+use super::call::{Call, HoldKey, Line, Reply, TicketKey};
 use super::connection::{LinkKind, disconnect};
 use super::executor::{MS, Micros};
 use super::process::Process;
@@ -29,7 +29,7 @@ fn world(seed: u64, broken: Option<Broken>) -> Rc<World> {
         &Call::Acquire {
             hold: hold(0, HOLDER),
             lease: 30_000,
-            line: None,
+            line: Line::Passed,
             block: 1,
         },
     );
@@ -120,7 +120,7 @@ fn a_grant_that_nobody_waits_for_any_more_is_handed_on() {
             &Call::Acquire {
                 hold: late,
                 lease: 3_000,
-                line: Some(ticket),
+                line: Line::Joined(ticket),
                 block: 1,
             },
         );

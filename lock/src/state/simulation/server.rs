@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use super::call::{Call, HoldKey, JAVA, Message, Note, Reply, TicketKey};
+use super::call::{Call, HoldKey, JAVA, Line, Message, Note, Reply, TicketKey};
 use super::executor::Micros;
 use super::profile::{Broken, Profile};
 use crate::protocol::{Announced, Answer};
@@ -184,10 +184,16 @@ impl Server {
     }
 
     /// `acquire.lua`.
-    fn acquire(&mut self, hold: HoldKey, lease: u64, line: Option<TicketKey>, block: u64) -> Reply {
+    fn acquire(&mut self, hold: HoldKey, lease: u64, line: Line, block: u64) -> Reply {
         let Some((holder, until)) = self.data.lock else {
-            if let Some(ticket) = line.filter(|_| self.redisson && !self.data.line.is_empty()) {
-                return Reply::Answer(Answer::Placed(self.join(ticket, None, 0)));
+            if self.redisson && !self.data.line.is_empty() {
+                match line {
+                    Line::Passed => {}
+                    Line::Kept => return Reply::Answer(Answer::Held(ms(0))),
+                    Line::Joined(ticket) => {
+                        return Reply::Answer(Answer::Placed(self.join(ticket, None, 0)));
+                    }
+                }
             }
             let token = self.next_token(block);
             self.take(hold, lease, None);
@@ -198,8 +204,8 @@ impl Server {
         }
         let left = self.left(until);
         match line {
-            None => Reply::Answer(Answer::Held(ms(left))),
-            Some(ticket) => Reply::Answer(Answer::Placed(self.join(ticket, None, left))),
+            Line::Passed | Line::Kept => Reply::Answer(Answer::Held(ms(left))),
+            Line::Joined(ticket) => Reply::Answer(Answer::Placed(self.join(ticket, None, left))),
         }
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{Call, JAVA, Message, Reply};
+use super::call::{Call, JAVA, Line, Message, Reply};
 use super::checks::Checks;
 use super::executor::{Executor, Gate, MS, Micros, SECOND};
 use super::process::{KEEPER, Process};
@@ -270,7 +270,7 @@ impl World {
 
     fn refusal(&self, process: &Process, call: &Call) -> Option<Reply> {
         let names_line = match call {
-            Call::Acquire { line, .. } => line.is_some(),
+            Call::Acquire { line, .. } => *line != Line::Passed,
             Call::Look { .. } | Call::Release { .. } => true,
             _ => false,
         };
