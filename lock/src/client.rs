@@ -105,6 +105,32 @@ impl Locks {
         Owner::new(&self.context)
     }
 
+    /// An owner that takes over what the owner with this [`id`](Owner::id) holds: a process hands its locks to another one on
+    /// purpose, and they are free at no moment in between.
+    ///
+    /// Locking a mutex that the former owner holds succeeds at once, with a token of its own. The former guards are lost then:
+    /// their process learns it at its next renewal, within a third of its lease, so end the work under them first. What the
+    /// former owner does not hold is locked as by any other owner. This owner has an id of its own, to be handed on.
+    ///
+    /// An id of an owner of these same `Locks` gives that owner. One that is no owner's makes every lock fail with
+    /// [`ErrorKind::Config`].
+    ///
+    /// ```no_run
+    /// # async fn example(here: leasehold::Locks, there: leasehold::Locks) -> Result<(), leasehold::Error> {
+    /// let me = here.owner();
+    /// let guard = me.mutex("order:42").lock().await?;
+    /// let id = me.id().to_owned(); // sent to another process, with the rest of the job
+    ///
+    /// let taken_over = there.owner_from(id).mutex("order:42").lock().await?;
+    /// assert!(taken_over.token() > guard.token());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn owner_from(&self, id: impl AsRef<str>) -> Owner {
+        Owner::from_id(&self.context, id.as_ref())
+    }
+
     /// The random UUID that the holders of these locks begin with on the server.
     #[must_use]
     pub fn client_id(&self) -> &str {

@@ -42,8 +42,9 @@ pub use guard::Guard;
 pub use leasehold_resp::tls::TlsConfig;
 pub use options::{Interop, Replicas};
 pub use owner::Owner;
-pub use primitives::mutex::{Holder, Mutex};
+pub use primitives::mutex::Mutex;
 pub use request::{Acquire, TryAcquire};
+pub use state::inspection::{Holder, Inspection, Waiter};
 pub use state::token::FencingToken;
 /// The type of [`Guard::cancellation`].
 pub use tokio_util::sync::CancellationToken;

@@ -25,8 +25,23 @@ impl Owner {
     pub(crate) fn new(context: &Arc<Handle>) -> Self {
         Self {
             context: Arc::clone(context),
-            holds: OwnerHolds::new(context.next_number()),
+            holds: context.new_owner(None),
         }
+    }
+
+    /// The owner that takes over the holds of the one with this id; that one itself, if it is one of this client.
+    pub(crate) fn from_id(context: &Arc<Handle>, id: &str) -> Self {
+        let known = context.owner(id);
+        Self {
+            context: Arc::clone(context),
+            holds: known.unwrap_or_else(|| context.new_owner(Some(id))),
+        }
+    }
+
+    /// Its id, to be handed to another process: see [`Locks::owner_from`](crate::Locks::owner_from).
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.holds.id()
     }
 
     /// The lock called `name`, of this owner.

@@ -7,6 +7,7 @@
 
 pub(crate) mod call;
 pub(crate) mod grant;
+pub(crate) mod inspect;
 pub(crate) mod mutex;
 pub(crate) mod permits;
 
@@ -42,6 +43,8 @@ pub(crate) struct Protocol {
 
     /// Takes it for one hold, or says how long it stays taken; with a ticket, that is put in line then.
     pub(crate) acquire: for<'a> fn(&Attempt<'a>) -> Call<'a>,
+    /// Takes it over from the owner with this id, if that holds it.
+    pub(crate) take_over: Option<TakeOver>,
     /// Asks again with a ticket, which may have become the holder.
     pub(crate) look: for<'a> fn(&Attempt<'a>) -> Call<'a>,
     /// The acquire with a single key, for a slot that is migrating: there several keys of which one is absent cannot be used
@@ -77,6 +80,9 @@ pub(crate) struct Protocol {
     /// Whether a message on the channel of Redisson's releases says that the lock may be free.
     pub(crate) is_release: fn(&[u8]) -> bool,
 }
+
+/// Builds the call that takes a hold over from the owner with this id.
+pub(crate) type TakeOver = for<'a> fn(&Attempt<'a>, former: &'a str) -> Call<'a>;
 
 impl Protocol {
     /// A protocol on the data whose grants begin with this word: its release takes back any hold there.

@@ -6,6 +6,7 @@ pub(crate) mod chain;
 pub(crate) mod deadline;
 pub(crate) mod hold;
 pub(crate) mod id;
+pub(crate) mod inspection;
 pub(crate) mod jitter;
 pub(crate) mod names;
 pub(crate) mod redisson_turns;

@@ -18,6 +18,7 @@ use super::request::{Request, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::state::deadline::Now;
 use crate::state::hold::Nest;
+use crate::state::id::is_id_of_owner;
 use crate::state::ticket::{Ask, Mark, Ticket, Verdict, grant_lease};
 use crate::state::waiters::{Claim, Closed};
 
@@ -33,6 +34,14 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
     context.check_name(&request.name)?;
     if let Some(what) = terms.bad_duration() {
         return Err(Error::bad_lease(what));
+    }
+    if let Some(former) = request.owner.as_ref().and_then(|owner| owner.former())
+        && !is_id_of_owner(former)
+    {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "`owner_from` was given a text that is no owner's id",
+        ));
     }
     let held = request
         .owner
@@ -94,6 +103,11 @@ async fn contend(
     let is_time_up = || until.is_some_and(|until| until <= Instant::now());
     let waits = !matches!(request.wait, Wait::None);
     if !(waits && inherit(request)) {
+        if request.former().is_some()
+            && let Attempted::Granted(hold) = attempt(request, place, Ask::TakeOver).await?
+        {
+            return Ok(Some(hold));
+        }
         grants::resume(context, name);
         // A grant must be heard. Until it is known that there is somebody to wait for, no subscription is made.
         if !waits || is_time_up() || !grants::is_listening(context, name) {
@@ -156,7 +170,9 @@ fn inherit(request: &Request) -> bool {
             .passed
             .is_some_and(|passed| passed.replicas != request.terms.replicas);
         let is_other = !std::ptr::eq(standing.protocol, request.protocol)
-            || standing.permits != request.permits;
+            || standing.permits != request.permits
+            // The holds of an owner are known by their ids.
+            || standing.owner != request.owner.as_ref().map(|owner| owner.number());
         if standing.ticket.grant_lease() > lease || confirms_less || is_other {
             return false;
         }
@@ -184,6 +200,7 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         name,
         protocol,
         permits,
+        owner,
         ..
     } = request;
     let lease = request.terms.first_lease();
@@ -192,9 +209,9 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         // A grant has to be confirmed.
         context.registry.start_worker()?;
     }
-    let id = context.next_hold();
+    let id = context.next_hold(owner.as_deref());
     let table = &context.registry.table;
-    let with_block = protocol.passes && table.has_followers(name);
+    let with_block = request.may_pass() && table.has_followers(name);
     let mark = Mark {
         letter: protocol.mark,
         permits: permits.count,
@@ -203,6 +220,7 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         protocol,
         ticket: Ticket::new(id, granted_for, with_block, mark, look_at),
         permits: *permits,
+        owner: owner.as_ref().map(|owner| owner.number()),
         lease,
         passed: None,
         unanswered: Unanswered::default(),

@@ -48,7 +48,7 @@ pub(super) fn read(request: &Request, ask: Ask, reply: &Value) -> Option<Answer>
     let protocol = request.protocol;
     match ask {
         Ask::Confirm => (protocol.read_confirm)(reply),
-        Ask::Try | Ask::Join | Ask::Look => (protocol.read_answer)(reply),
+        Ask::TakeOver | Ask::Try | Ask::Join | Ask::Look => (protocol.read_answer)(reply),
     }
 }
 
@@ -92,12 +92,20 @@ pub(super) async fn send(
     let single_key = single_key.slices();
     let single_key = single_key.call();
     let first = match ask {
-        Ask::Try | Ask::Join => (protocol.acquire)(&in_line),
+        Ask::TakeOver | Ask::Try | Ask::Join => match request.former() {
+            Some((take_over, former)) if ask == Ask::TakeOver => take_over(&lean, former),
+            _ => (protocol.acquire)(&in_line),
+        },
         Ask::Look => (protocol.look)(&in_line),
         Ask::Confirm => (protocol.confirm)(&lean),
     };
     let first = first.slices();
-    if ask == Ask::Confirm || ask == Ask::Try && !beside_redisson {
+    let is_complete = match ask {
+        Ask::Confirm | Ask::TakeOver => true,
+        Ask::Try => !beside_redisson,
+        Ask::Join | Ask::Look => false,
+    };
+    if is_complete {
         let call = first.call().while_migrating(&single_key);
         return evaluate(request, ask, &call, deadline, open).await;
     }

@@ -53,9 +53,9 @@ pub(super) async fn attempt(
     // Dropped before the place: what ends it leaves before the next waiter here is woken.
     let mut open = OpenAttempt::begin(request, ask);
     let with_block = match ask {
-        Ask::Try => request.protocol.passes && context.registry.table.has_followers(&request.name),
+        Ask::Try => request.may_pass() && context.registry.table.has_followers(&request.name),
         Ask::Join => of_standing(request).0,
-        Ask::Look | Ask::Confirm => false,
+        Ask::TakeOver | Ask::Look | Ask::Confirm => false,
     };
     let changes = context.client.changes();
     let reply = match send(request, ask, with_block, deadline, &mut open).await {

@@ -1,12 +1,14 @@
 //! The state that all handles, guards and waiters of one `Locks` share.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Subscription};
 
+use super::hold::OwnerHolds;
 use super::registry::Registry;
 use super::sync::lock;
 use crate::error::{Error, ErrorKind};
@@ -34,8 +36,11 @@ pub(crate) struct Context {
     /// The longest lease that was asked for here, in milliseconds.
     longest_lease: AtomicU64,
     id: ClientId,
-    /// The next number of a hold or an owner.
+    /// The next number of a hold.
     next: AtomicU64,
+    next_owner: AtomicU64,
+    /// By their ids.
+    owners: Mutex<HashMap<Box<str>, Weak<OwnerHolds>>>,
     closed: AtomicBool,
 }
 
@@ -74,6 +79,8 @@ impl Context {
             longest_lease: AtomicU64::new(longest_lease),
             id,
             next: AtomicU64::new(1),
+            next_owner: AtomicU64::new(1),
+            owners: Mutex::default(),
             closed: AtomicBool::new(false),
         })
     }
@@ -83,14 +90,28 @@ impl Context {
         self.id.as_str()
     }
 
-    /// A number that no hold or owner of this client has.
-    pub(crate) fn next_number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+    /// An id for one acquisition, of this owner if it has one.
+    pub(crate) fn next_hold(&self, owner: Option<&OwnerHolds>) -> HoldId {
+        let number = match owner {
+            Some(owner) => owner.next_number(),
+            None => self.next.fetch_add(1, Ordering::Relaxed),
+        };
+        HoldId::new(&self.id, number)
     }
 
-    /// An id for one acquisition.
-    pub(crate) fn next_hold(&self) -> HoldId {
-        HoldId::new(&self.id, self.next_number())
+    /// A new owner, which takes over the holds of `former`.
+    pub(crate) fn new_owner(&self, former: Option<&str>) -> Arc<OwnerHolds> {
+        let number = self.next_owner.fetch_add(1, Ordering::Relaxed);
+        let owner = OwnerHolds::new(self.id(), number, former);
+        let mut owners = lock(&self.owners);
+        owners.retain(|_, known| known.strong_count() > 0);
+        owners.insert(owner.id().into(), Arc::downgrade(&owner));
+        owner
+    }
+
+    /// The owner of this client with this id, if it is in use.
+    pub(crate) fn owner(&self, id: &str) -> Option<Arc<OwnerHolds>> {
+        lock(&self.owners).get(id).and_then(Weak::upgrade)
     }
 
     /// The highest fencing token seen here, of any name: tokens begin with the time, so that is no great leap.

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::protocol::permits::Permits;
 use crate::state::chain::Chain;
 use crate::state::deadline::Now;
 use crate::state::hold::HoldState;
-use crate::state::id::HoldId;
+use crate::state::id::{HoldId, id_of_owner, number_of_hold};
 use crate::state::names::Name;
 use crate::state::ticket::TicketText;
 use crate::state::token::FencingToken;
@@ -84,6 +85,11 @@ pub(crate) struct Granted {
 #[derive(Debug)]
 pub(crate) struct OwnerHolds {
     number: u64,
+    id: Box<str>,
+    /// The id of an owner of another process, whose holds it takes over.
+    former: Option<Box<str>>,
+    /// How many holds were asked for.
+    asked: AtomicU64,
     holds: Mutex<HashMap<Arc<Name>, Weak<Hold>>>,
 }
 
@@ -180,9 +186,13 @@ impl Hold {
 }
 
 impl OwnerHolds {
-    pub(crate) fn new(number: u64) -> Arc<Self> {
+    /// An owner of this `client`, with a number that none of its owners has.
+    pub(crate) fn new(client: &str, number: u64, former: Option<&str>) -> Arc<Self> {
         Arc::new(Self {
             number,
+            id: id_of_owner(client, number).into(),
+            former: former.map(Box::from),
+            asked: AtomicU64::new(0),
             holds: Mutex::default(),
         })
     }
@@ -190,6 +200,21 @@ impl OwnerHolds {
     /// Tells owners apart, within one `Locks`.
     pub(crate) const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// What the ids of its holds begin with.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The owner whose holds it takes over.
+    pub(crate) fn former(&self) -> Option<&str> {
+        self.former.as_deref()
+    }
+
+    /// A number for its next hold.
+    pub(crate) fn next_number(&self) -> u64 {
+        number_of_hold(self.number, self.asked.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn get(&self, name: &Arc<Name>) -> Option<Arc<Hold>> {

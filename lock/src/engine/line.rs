@@ -27,6 +27,8 @@ pub(crate) struct Standing {
     pub(crate) protocol: &'static Protocol,
     pub(crate) ticket: Ticket,
     pub(crate) permits: Permits,
+    /// The number of the owner of the hold that it becomes.
+    pub(crate) owner: Option<u64>,
     /// The lease that its requests ask for.
     pub(crate) lease: Duration,
     /// Connections over which a request may still arrive late.

@@ -29,7 +29,7 @@ pub(super) struct OpenAttempt<'a> {
 impl<'a> OpenAttempt<'a> {
     pub(super) fn begin(request: &'a Request, ask: Ask) -> Self {
         let context = &request.context;
-        let in_line = if ask == Ask::Try {
+        let in_line = if matches!(ask, Ask::TakeOver | Ask::Try) {
             None
         } else {
             let table = &context.registry.table;
@@ -42,7 +42,13 @@ impl<'a> OpenAttempt<'a> {
                 )
             })
         };
-        let new = || (context.next_hold(), None, Unanswered::default());
+        let new = || {
+            (
+                context.next_hold(request.owner.as_deref()),
+                None,
+                Unanswered::default(),
+            )
+        };
         let (id, ticket, unanswered) = in_line.unwrap_or_else(new);
         Self {
             request,

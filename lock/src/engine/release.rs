@@ -390,6 +390,7 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
         protocol: hold.protocol,
         ticket: Ticket::of_hold(hold.id, passed, now.monotonic),
         permits: hold.permits,
+        owner: None,
         lease: lease.max(hold.terms.lease),
         unanswered: hold.unanswered.clone(),
         passed: Some(PassedOn {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::handle::Handle;
 use super::hold::OwnerHolds;
 use crate::options::Terms;
-use crate::protocol::Protocol;
 use crate::protocol::permits::Permits;
+use crate::protocol::{Protocol, TakeOver};
 use crate::state::names::Name;
 
 /// A lock that was asked for, and the conditions.
@@ -20,6 +20,19 @@ pub(crate) struct Request {
     pub(crate) owner: Option<Arc<OwnerHolds>>,
     pub(crate) terms: Terms,
     pub(crate) wait: Wait,
+}
+
+impl Request {
+    /// Whether its hold may be passed on within the process. Not those of owners, which are known by their ids.
+    pub(crate) const fn may_pass(&self) -> bool {
+        self.protocol.passes && self.owner.is_none()
+    }
+
+    /// The owner whose hold it takes over, and how, if there may be one.
+    pub(crate) fn former(&self) -> Option<(TakeOver, &str)> {
+        let former = self.owner.as_ref()?.former()?;
+        Some((self.protocol.take_over?, former))
+    }
 }
 
 /// How long to wait while others hold the lock.

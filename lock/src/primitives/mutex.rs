@@ -14,10 +14,12 @@ use crate::engine::request::{Request, Wait};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Terms;
 use crate::protocol::mutex::{
-    Inspected, MUTEX, force_unlock, force_unlock_single_key, inspect, read_inspect,
+    Inspected, MUTEX, force_unlock, force_unlock_single_key, inspect, inspect_all, read_inspect,
+    read_inspect_all,
 };
 use crate::protocol::permits::Permits;
 use crate::request::{Acquire, TryAcquire};
+use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::Name;
 
 /// A handle to a named lock. Creating it does no I/O; cloning is cheap.
@@ -35,13 +37,6 @@ pub struct Mutex {
     context: Arc<Handle>,
     name: Arc<Name>,
     owner: Option<Arc<OwnerHolds>>,
-}
-
-/// The holder of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    id: String,
-    count: u64,
 }
 
 impl Mutex {
@@ -103,8 +98,8 @@ impl Mutex {
     ///
     /// Cancel safe: it only reads.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
-        let found = self.inspect().await?;
-        Ok(found.map(|Inspected { holder, count, .. }| Holder { id: holder, count }))
+        let found = self.inspect_holder().await?;
+        Ok(found.map(Holder::from))
     }
 
     /// For how long the lock stays taken unless it is renewed or released; `None` if it is free.
@@ -118,12 +113,41 @@ impl Mutex {
     ///
     /// Cancel safe: it only reads.
     pub async fn remaining(&self) -> Result<Option<Duration>, Error> {
-        let found = self.inspect().await?;
+        let found = self.inspect_holder().await?;
         match found.map(|found| found.remaining) {
             None => Ok(None),
             Some(Some(remaining)) => Ok(Some(remaining)),
             Some(None) => Err(self.error(Error::no_expiry())),
         }
+    }
+
+    /// The holder and its token, and those who wait in line with their places.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn inspect(&self) -> Result<Inspection, Error> {
+        self.check()?;
+        let (all, holder) = (inspect_all(&self.name), inspect(&self.name));
+        let (all, holder) = (all.slices(), holder.slices());
+        let holder = holder.call();
+        // While the slot of the lock is migrating, or without rights to the line, nobody can tell who is in it.
+        let call = all.call().with_fallback(&holder);
+        let evaluated = self.eval(&call, Error::from_read).await?;
+        let reply = &evaluated.value;
+        read_inspect_all(reply)
+            .or_else(|| {
+                let holders = read_inspect(reply)?.map(Holder::from);
+                Some(Inspection {
+                    holders: holders.into_iter().collect(),
+                    ..Inspection::default()
+                })
+            })
+            .ok_or_else(|| self.error(Error::unexpected(reply)))
     }
 
     /// Removes the lock from its holder. A holder in this process loses it at once, others at their next renewal. Returns
@@ -190,7 +214,7 @@ impl Mutex {
         }
     }
 
-    async fn inspect(&self) -> Result<Option<Inspected>, Error> {
+    async fn inspect_holder(&self) -> Result<Option<Inspected>, Error> {
         self.check()?;
         let call = inspect(&self.name);
         let evaluated = self.eval(&call.slices().call(), Error::from_read).await?;
@@ -225,27 +249,5 @@ impl fmt::Debug for Mutex {
         f.debug_struct("Mutex")
             .field("key", &self.key())
             .finish_non_exhaustive()
-    }
-}
-
-impl Holder {
-    /// The whole id, `<client>:<n>`: `n` counts acquisitions here, and is a thread in Redisson.
-    #[must_use]
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// The client: [`Locks::client_id`](crate::Locks::client_id) of ours, or a Redisson instance.
-    #[must_use]
-    pub fn client(&self) -> &str {
-        self.id
-            .split_once(':')
-            .map_or(self.id.as_str(), |(client, _)| client)
-    }
-
-    /// How often it holds the lock: always 1 with us, more where Redisson nests.
-    #[must_use]
-    pub const fn count(&self) -> u64 {
-        self.count
     }
 }

@@ -9,8 +9,10 @@ use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
+use super::inspect::{read_counter, read_remaining, read_waiters, text};
 use super::{Announced, Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
+use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
@@ -25,6 +27,7 @@ pub(crate) static MUTEX: Protocol = Protocol {
     passes: true,
     mark: "",
     acquire,
+    take_over: Some(take_over),
     look,
     acquire_single_key,
     confirm,
@@ -59,6 +62,17 @@ pub(crate) struct Inspected {
     pub(crate) count: u64,
 }
 
+impl From<Inspected> for Holder {
+    fn from(found: Inspected) -> Self {
+        Self {
+            id: found.holder,
+            count: found.count,
+            remaining: found.remaining,
+            token: None,
+        }
+    }
+}
+
 /// Index of the counter of fencing tokens in the layout.
 const COUNTER: usize = 0;
 /// The time to keep the counter that the scripts take if none is given.
@@ -69,6 +83,7 @@ const LINE: usize = 1;
 
 static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ACQUIRE));
 static ACQUIRE_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ACQUIRE_ALONE));
+static TAKE_OVER: LazyLock<Script> = LazyLock::new(|| Script::new(sources::TAKE_OVER));
 static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::LOOK));
 static CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM));
 static CONFIRM_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM_ALONE));
@@ -79,6 +94,7 @@ static RENEW_ONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW
 static RENEW_REPLICATED: LazyLock<Script> =
     LazyLock::new(|| Script::new(sources::RENEW_REPLICATED));
 static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT));
+static INSPECT_ALL: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT_ALL));
 static FORCE_UNLOCK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::FORCE_UNLOCK));
 
 fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
@@ -97,6 +113,12 @@ fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     if let Some(block) = attempt.block {
         call.arg(block);
     }
+    call
+}
+
+fn take_over<'a>(attempt: &Attempt<'a>, former: &'a str) -> Call<'a> {
+    let mut call = asking(&TAKE_OVER, attempt);
+    call.arg(former);
     call
 }
 
@@ -287,6 +309,36 @@ pub(crate) fn read_inspect(reply: &Value) -> Option<Option<Inspected>> {
         })),
         _ => None,
     }
+}
+
+/// Asks who holds the lock, and who waits for it.
+pub(crate) fn inspect_all(name: &Name) -> Call<'_> {
+    let mut call = Call::new(&INSPECT_ALL);
+    call.key(name.key())
+        .key(name.derived(COUNTER))
+        .key(name.derived(LINE));
+    call
+}
+
+/// Reads the reply of [`inspect_all`]; `None` if the script gives no such reply.
+pub(crate) fn read_inspect_all(reply: &Value) -> Option<Inspection> {
+    let [remaining, holders, counter, tickets, waiting] = reply.as_array()? else {
+        return None;
+    };
+    let (remaining, token) = (read_remaining(remaining)?, read_counter(counter));
+    let holders = holders.as_array()?.chunks_exact(2).map(|pair| {
+        Some(Holder {
+            id: text(&pair[0])?,
+            count: text(&pair[1])?.parse().ok()?,
+            remaining,
+            token,
+        })
+    });
+    Some(Inspection {
+        holders: holders.collect::<Option<_>>()?,
+        waiters: read_waiters(tickets)?,
+        waiting: waiting.as_int()?.try_into().ok()?,
+    })
 }
 
 /// Removes the lock from its holder; 1 if it was held. The parameters are those of a release, whose hold is not looked at.

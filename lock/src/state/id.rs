@@ -66,6 +66,35 @@ impl HoldId {
     }
 }
 
+/// The numbers of the holds of owners are above all others: this, the owner's number in twelve digits, and seven digits that
+/// count its holds.
+const OF_OWNERS: u64 = 10_000_000_000_000_000_000;
+const HOLDS_OF_AN_OWNER: u64 = 10_000_000;
+const OWNERS: u64 = 840_000_000_000;
+
+/// The number of the hold that an owner takes as its `nth`. After ten million they begin again: nothing of the first is
+/// left by then.
+pub(crate) const fn number_of_hold(owner: u64, nth: u64) -> u64 {
+    OF_OWNERS + (owner % OWNERS) * HOLDS_OF_AN_OWNER + nth % HOLDS_OF_AN_OWNER
+}
+
+/// The identity of an owner: what the ids of its holds begin with.
+pub(crate) fn id_of_owner(client: &str, owner: u64) -> String {
+    let first = number_of_hold(owner, 0) / HOLDS_OF_AN_OWNER;
+    format!("{client}:{first}")
+}
+
+/// Whether `text` may be the id of an owner, of any client.
+pub(crate) fn is_id_of_owner(text: &str) -> bool {
+    let Some((client, owner)) = text.split_once(':') else {
+        return false;
+    };
+    Uuid::try_parse(client).is_ok_and(|uuid| client == uuid.hyphenated().to_string())
+        && owner.len() == 13
+        && owner.starts_with('1')
+        && owner.bytes().all(|digit| digit.is_ascii_digit())
+}
+
 /// The decimal digits of a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digits {
@@ -105,6 +134,36 @@ mod tests {
         for n in [0, 1, 9, 10, 99, 100, 30_000, u64::MAX] {
             assert_eq!(Digits::new(n).as_bytes(), n.to_string().as_bytes());
         }
+    }
+
+    #[test]
+    fn the_holds_of_an_owner_begin_with_its_id() {
+        let client = ClientId::random();
+        for owner in [0, 1, 839_999_999_999] {
+            let id = id_of_owner(client.as_str(), owner);
+            assert!(is_id_of_owner(&id), "{id}");
+            for nth in [0, 1, 9_999_999, 10_000_000] {
+                let hold = HoldId::new(&client, number_of_hold(owner, nth));
+                let text = std::str::from_utf8(hold.as_bytes()).unwrap().to_owned();
+                assert_eq!(text.strip_prefix(&id).unwrap().len(), 7, "{text}");
+            }
+        }
+        let id = id_of_owner(client.as_str(), 7);
+        let hold = HoldId::new(&client, number_of_hold(7, 3));
+        for other in [
+            "",
+            ":",
+            "x:1",
+            &id[1..],
+            &id[..id.len() - 1],
+            &id.replace(":1", ":2"),
+            &id.to_uppercase(),
+        ] {
+            assert!(!is_id_of_owner(other), "{other}");
+        }
+        assert!(!is_id_of_owner(
+            std::str::from_utf8(hold.as_bytes()).unwrap()
+        ));
     }
 
     #[test]

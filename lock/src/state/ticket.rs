@@ -134,6 +134,8 @@ pub(crate) struct Grant {
 /// What is asked of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
+    /// To take over the hold of an owner of another process.
+    TakeOver,
     /// To take the lock now.
     Try,
     /// The same, and to put the ticket in line if it is held.

@@ -15,6 +15,7 @@ pub(crate) const ACQUIRE: &str = script!(
     "acquire_rest.lua"
 );
 pub(crate) const ACQUIRE_ALONE: &str = script!("../steps/holders.lua", "acquire_alone.lua");
+pub(crate) const TAKE_OVER: &str = script!("../steps/token.lua", "mine.lua", "take_over.lua");
 pub(crate) const LOOK: &str = script!(
     "../steps/token.lua",
     "mine.lua",
@@ -36,5 +37,6 @@ pub(crate) const RENEW: &str = script!("renew.lua");
 pub(crate) const RENEW_ONE: &str = script!("renew_one.lua");
 pub(crate) const RENEW_REPLICATED: &str = script!("renew_replicated.lua");
 pub(crate) const INSPECT: &str = script!("inspect.lua");
+pub(crate) const INSPECT_ALL: &str = script!("../steps/holders.lua", "inspect_all.lua");
 pub(crate) const FORCE_UNLOCK: &str =
     script!("../steps/token.lua", "grant.lua", "force_unlock.lua");

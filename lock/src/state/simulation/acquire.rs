@@ -256,7 +256,7 @@ async fn attempt(request: &Request, place: &mut Place, ask: Ask) -> Result<Attem
     let with_block = match ask {
         Ask::Try => has_followers(process),
         Ask::Join => of_standing(process).0,
-        Ask::Look | Ask::Confirm => false,
+        Ask::TakeOver | Ask::Look | Ask::Confirm => false,
     };
     let changes = process.changes.get();
     let evaluated = match send(request, ask, with_block, &mut open).await {

@@ -1,0 +1,146 @@
+//! What a server tells about a primitive: its holders, and who waits for it.
+
+use std::time::{Duration, SystemTime};
+
+use super::token::FencingToken;
+
+/// The state of a lock or another primitive, as its server had it at one instant. It may be another one already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) waiting: u64,
+}
+
+/// A holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub(crate) id: String,
+    pub(crate) count: u64,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) token: Option<FencingToken>,
+}
+
+/// A process that waits in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    pub(crate) id: String,
+    pub(crate) since: SystemTime,
+    pub(crate) permits: u32,
+}
+
+impl Inspection {
+    /// The holders. More than about a hundred are not all told.
+    #[must_use]
+    pub fn holders(&self) -> &[Holder] {
+        &self.holders
+    }
+
+    /// The first hundred of those that wait in line, in their order. A process has one place there, however many of its tasks
+    /// wait; Redisson's waiters have none, but for those of fair locks.
+    #[must_use]
+    pub fn waiters(&self) -> &[Waiter] {
+        &self.waiters
+    }
+
+    /// How many wait in line.
+    #[must_use]
+    pub const fn waiting(&self) -> u64 {
+        self.waiting
+    }
+}
+
+impl Holder {
+    /// The whole id, `<client>:<n>`: `n` counts acquisitions here, and is a thread in Redisson.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The client: [`Locks::client_id`](crate::Locks::client_id) of ours, or a Redisson instance.
+    #[must_use]
+    pub fn client(&self) -> &str {
+        client_of(&self.id)
+    }
+
+    /// How often it holds the lock: always 1 with us, more where Redisson nests.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// For how long it stays the holder unless its lease is renewed; `None` if it has no expiry.
+    #[must_use]
+    pub const fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// Its fencing token, if it has one. Inside a process that passes a lock on among its own tasks it may be a later one of the
+    /// same hold, of which the server does not know.
+    #[must_use]
+    pub const fn token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    /// When the lock was granted by the clock of the server, which its token tells; `None` for a token that is no time, as
+    /// Redisson's are.
+    #[must_use]
+    pub fn since(&self) -> Option<SystemTime> {
+        /// In microseconds: long before any lock of ours, and far beyond what is counted one by one.
+        const OLDEST: u64 = 1_000_000_000_000_000;
+        let micros = self.token?.as_u64();
+        (micros >= OLDEST).then(|| SystemTime::UNIX_EPOCH + Duration::from_micros(micros))
+    }
+}
+
+impl Waiter {
+    /// The whole id of the hold that it is to become, `<client>:<n>`.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The client: [`Locks::client_id`](crate::Locks::client_id).
+    #[must_use]
+    pub fn client(&self) -> &str {
+        client_of(&self.id)
+    }
+
+    /// Since when it waits, by the clock of the server.
+    #[must_use]
+    pub const fn since(&self) -> SystemTime {
+        self.since
+    }
+
+    /// How many permits it waits for; 0 where there are none.
+    #[must_use]
+    pub const fn permits(&self) -> u32 {
+        self.permits
+    }
+}
+
+fn client_of(id: &str) -> &str {
+    id.split_once(':').map_or(id, |(client, _)| client)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_tells_the_time_unless_it_is_a_count() {
+        let holder = |token| Holder {
+            id: "c:1".into(),
+            count: 1,
+            remaining: None,
+            token,
+        };
+        assert_eq!(holder(None).since(), None);
+        assert_eq!(holder(Some(FencingToken::new(7))).since(), None);
+        let time = FencingToken::new(1_763_000_000_000_000);
+        let since = holder(Some(time)).since().unwrap();
+        let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(seconds.as_secs(), 1_763_000_000);
+        assert_eq!(holder(None).client(), "c");
+    }
+}
