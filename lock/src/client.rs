@@ -17,6 +17,7 @@ use crate::engine::renewal::worker;
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::owner::Owner;
+use crate::primitives::latch::Latch;
 use crate::primitives::mutex::Mutex;
 use crate::state::deadline::is_good_lease;
 use crate::state::id::ClientId;
@@ -99,6 +100,12 @@ impl Locks {
         Mutex::new(&self.context, name.as_ref(), None)
     }
 
+    /// A handle to the latch called `name`. Does no I/O; a name that cannot be used is refused when it is waited for or counted.
+    #[must_use]
+    pub fn latch(&self, name: impl AsRef<str>) -> Latch {
+        Latch::new(&self.context, name.as_ref())
+    }
+
     /// A new owner, whose locks nest.
     #[must_use]
     pub fn owner(&self) -> Owner {
@@ -177,6 +184,8 @@ impl Locks {
         for (name, line) in remains.lines {
             grants::abandon(context, &name, line);
         }
+        // Watchers of latches hold nothing.
+        let _ = context.latches.close();
         for hold in remains.holds {
             release::shut_down(context, &hold);
         }

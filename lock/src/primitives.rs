@@ -1,3 +1,4 @@
 //! Handles of the primitives, one file each: they name a protocol and hand out guards.
 
+pub(crate) mod latch;
 pub(crate) mod mutex;

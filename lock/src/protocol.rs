@@ -8,6 +8,7 @@
 pub(crate) mod call;
 pub(crate) mod grant;
 pub(crate) mod inspect;
+pub(crate) mod latch;
 pub(crate) mod mutex;
 pub(crate) mod permits;
 

@@ -10,6 +10,7 @@ use leasehold_cluster::{Client, Subscription};
 
 use super::hold::OwnerHolds;
 use super::registry::Registry;
+use super::signal::Signals;
 use super::sync::lock;
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
@@ -19,12 +20,15 @@ use crate::state::jitter::Jitter;
 use crate::state::names::Name;
 use crate::state::redisson_turns::RedissonTurns;
 use crate::state::token::FencingToken;
+use crate::state::latch;
 
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: Config,
     pub(crate) jitter: Jitter,
+    /// Who waits for latches.
+    pub(crate) latches: Signals<latch::View>,
     /// To the grants of all tickets, where channels belong to no slot. Made at the first wait, and kept.
     grants: Mutex<Option<Subscription>>,
     /// Of Redisson's waiters.
@@ -72,6 +76,7 @@ impl Context {
             registry,
             config,
             jitter: Jitter::new(id.seed()),
+            latches: Signals::new(),
             grants: Mutex::new(None),
             redisson_turns: Mutex::new(RedissonTurns::new()),
             round_trip: AtomicU64::new(0),

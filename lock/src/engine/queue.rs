@@ -200,7 +200,7 @@ fn position(
 }
 
 /// Polls a timer that is made when it is first needed, and moves when `at` does.
-fn poll_alarm(
+pub(super) fn poll_alarm(
     mut alarm: Pin<&mut Option<Sleep>>,
     at: Instant,
     cx: &mut TaskContext<'_>,

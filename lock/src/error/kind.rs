@@ -21,10 +21,17 @@ pub enum ErrorKind {
     WrongType,
     /// The lock has no expiry on the server, so it is never freed by itself. This library never writes such a lock.
     NoExpiry,
+    /// What is waited for will not happen: a party of the barrier's generation died, or the latch vanished before it was counted
+    /// down.
+    Broken,
+    /// Parties have arrived at the barrier that expect another number of them.
+    PartiesDisagree,
     /// The name of a lock or the namespace cannot be used.
     BadName,
     /// A lease or a longest hold that cannot be used.
     BadLease,
+    /// A count of a latch, or a number of parties, that cannot be used.
+    BadCount,
     /// The same [`Owner`](crate::Owner) holds the lock already, on weaker terms than were asked for.
     Nested,
     /// The URL or another setting cannot be used; or TLS fails for a reason that lasts, such as a refused certificate.
@@ -63,8 +70,13 @@ impl ErrorKind {
             Self::NoExpiry => {
                 format!("the lock at {node} has no expiry, it is never freed by itself")
             }
+            Self::Broken => format!("what is waited for at {node} will not happen"),
+            Self::PartiesDisagree => {
+                format!("the parties of the barrier at {node} disagree on how many they are")
+            }
             Self::BadName => "the name cannot be used".into(),
             Self::BadLease => "the duration cannot be used".into(),
+            Self::BadCount => "the count cannot be used".into(),
             Self::Nested => "the owner holds the lock already, on weaker terms".into(),
             Self::Config if asked => format!("the configuration does not work with {node}"),
             Self::Config => "the configuration cannot be used".into(),
@@ -100,7 +112,14 @@ impl ErrorKind {
             Self::Protocol => "check that the URL is the one of a Redis or Valkey server",
             Self::Thread => "check the limits of this process",
             Self::Forked => "connect anew in this process",
-            Self::BadName | Self::BadLease | Self::Config | Self::Server | Self::Closed => "",
+            Self::Broken => "begin anew once all who take part are up",
+            Self::PartiesDisagree => "use the same number everywhere, or another name",
+            Self::BadName
+            | Self::BadLease
+            | Self::BadCount
+            | Self::Config
+            | Self::Server
+            | Self::Closed => "",
         }
     }
 

@@ -280,7 +280,7 @@ fn read_release(reply: &Value) -> Option<Ended> {
 }
 
 /// How grants are published, for the scripts.
-const fn mode(channels: Channels) -> &'static str {
+pub(super) const fn mode(channels: Channels) -> &'static str {
     match channels {
         Channels::Server => "P",
         Channels::Sharded => "S",

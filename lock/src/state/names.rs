@@ -30,10 +30,6 @@ pub(crate) enum Derived {
     )]
     Suffixed(&'static str),
     /// `prefix{name}` whatever the name is: for one with a tag it lies in another slot.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the latch's channel is not here yet")
-    )]
     Wrapped(&'static str),
 }
 

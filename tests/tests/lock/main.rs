@@ -15,6 +15,8 @@ mod idle_runtime;
 mod inspect;
 mod keeper_many;
 mod keeper_renewal;
+mod latch;
+mod latch_faults;
 mod late_requests;
 mod mutex_basics;
 mod mutex_faults;
