@@ -17,6 +17,7 @@ use crate::engine::renewal::worker;
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::owner::Owner;
+use crate::primitives::barrier::Barrier;
 use crate::primitives::latch::Latch;
 use crate::primitives::mutex::Mutex;
 use crate::state::deadline::is_good_lease;
@@ -106,6 +107,13 @@ impl Locks {
         Latch::new(&self.context, name.as_ref())
     }
 
+    /// A handle to the barrier called `name`, which `parties` pass together. Does no I/O; what cannot be used is refused when a
+    /// party arrives.
+    #[must_use]
+    pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
+        Barrier::new(&self.context, name.as_ref(), parties)
+    }
+
     /// A new owner, whose locks nest.
     #[must_use]
     pub fn owner(&self) -> Owner {
@@ -186,7 +194,8 @@ impl Locks {
         }
         // Watchers of latches hold nothing.
         let _ = context.latches.close();
-        for hold in remains.holds {
+        let parties = context.barriers.close();
+        for hold in remains.holds.into_iter().chain(parties) {
             release::shut_down(context, &hold);
         }
         let time = context.config.command_timeout * 2;

@@ -14,6 +14,7 @@ mod line;
 mod open_attempt;
 pub(crate) mod operation;
 mod parked;
+pub(crate) mod party;
 mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;

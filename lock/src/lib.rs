@@ -42,6 +42,7 @@ pub use guard::Guard;
 pub use leasehold_resp::tls::TlsConfig;
 pub use options::{Interop, Replicas};
 pub use owner::Owner;
+pub use primitives::barrier::{Barrier, BarrierWaitResult};
 pub use primitives::latch::Latch;
 pub use primitives::mutex::Mutex;
 pub use request::{Acquire, TryAcquire};

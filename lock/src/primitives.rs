@@ -1,4 +1,5 @@
 //! Handles of the primitives, one file each: they name a protocol and hand out guards.
 
+pub(crate) mod barrier;
 pub(crate) mod latch;
 pub(crate) mod mutex;

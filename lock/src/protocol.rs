@@ -5,6 +5,7 @@
 //!
 //! Every script may be repeated: the same hold id again has the same effect once.
 
+pub(crate) mod barrier;
 pub(crate) mod call;
 pub(crate) mod grant;
 pub(crate) mod inspect;

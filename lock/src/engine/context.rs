@@ -20,15 +20,16 @@ use crate::state::jitter::Jitter;
 use crate::state::names::Name;
 use crate::state::redisson_turns::RedissonTurns;
 use crate::state::token::FencingToken;
-use crate::state::latch;
+use crate::state::{barrier, latch};
 
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: Config,
     pub(crate) jitter: Jitter,
-    /// Who waits for latches.
+    /// Who waits for latches and at barriers.
     pub(crate) latches: Signals<latch::View>,
+    pub(crate) barriers: Signals<barrier::View>,
     /// To the grants of all tickets, where channels belong to no slot. Made at the first wait, and kept.
     grants: Mutex<Option<Subscription>>,
     /// Of Redisson's waiters.
@@ -77,6 +78,7 @@ impl Context {
             config,
             jitter: Jitter::new(id.seed()),
             latches: Signals::new(),
+            barriers: Signals::new(),
             grants: Mutex::new(None),
             redisson_turns: Mutex::new(RedissonTurns::new()),
             round_trip: AtomicU64::new(0),

@@ -2,6 +2,7 @@
 
 mod acl_least_rights;
 mod bad_input;
+mod barrier;
 mod byte_cuts;
 mod cancel_every_await;
 mod cluster;

@@ -1,0 +1,184 @@
+//! The barrier.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::handle::Handle;
+use crate::engine::party::{Party, Passed};
+use crate::error::{Error, ErrorKind};
+use crate::protocol::barrier::LAYOUT;
+use crate::state::deadline::is_good_lease;
+use crate::state::names::Name;
+
+/// A handle to a named barrier, where a number of parties wait for each other. Creating it does no I/O; cloning is cheap.
+///
+/// When as many as that have arrived, all of them go on, and the barrier begins its next generation. One of each generation is
+/// the leader: the last one to arrive. Each call of [`wait`](Self::wait) is one party, whichever process it is in.
+///
+/// - **A party that dies breaks its generation** within its lease, and all that wait in it get
+///   [`ErrorKind::Broken`]: nobody waits for a party that does not come back. They are told by a message, and if that is lost
+///   by looks that are 8 seconds apart at most.
+/// - **A party that is cancelled withdraws**: the others go on waiting for another one.
+/// - **Waiting parties are renewed** by a thread of their own, so a runtime that is blocked breaks no generation.
+/// - **If the server loses a generation**, in a failover or by eviction, its parties get [`ErrorKind::Broken`]. Those that
+///   passed before have passed.
+///
+/// The parties must agree on their number: one that differs gets [`ErrorKind::PartiesDisagree`] while others wait. Redisson has
+/// no counterpart, and a mutex of the same name is another thing.
+///
+/// A server that was promoted from a replica which lagged may have lost an arrival: then nobody passes, and the generation
+/// breaks. In a slot that migrates arriving may fail as [`ErrorKind::Unavailable`].
+///
+/// ```no_run
+/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// let step = locks.barrier("step", 3);
+/// loop {
+///     // … one step of the work
+///     if step.wait().await?.is_leader() {
+///         // … what one of the three does between two steps
+///     }
+/// #   break;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Barrier {
+    context: Arc<Handle>,
+    name: Arc<Name>,
+    parties: u32,
+    lease: Duration,
+}
+
+/// A generation of a [`Barrier`] that has passed, for one of its parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BarrierWaitResult {
+    generation: u64,
+    is_leader: bool,
+}
+
+impl Barrier {
+    pub(crate) fn new(context: &Arc<Handle>, name: &str, parties: u32) -> Self {
+        let name = Name::new(&LAYOUT, context.config.namespace.as_deref(), name);
+        Self {
+            context: Arc::clone(context),
+            name: Arc::new(name),
+            parties,
+            lease: context.config.lease,
+        }
+    }
+
+    /// The name with its namespace. The keys on the server are derived from it.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.name.key()
+    }
+
+    /// The lease of the parties of this handle, 10 ms to 365 days: the time within which the others are told if one of them
+    /// dies. By default that of the [`Locks`](crate::Locks).
+    #[must_use]
+    pub const fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Arrives, and waits until all parties have.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Broken`]: a party of this generation died, or the server lost the generation.
+    /// - [`ErrorKind::PartiesDisagree`]: others wait there for another number of parties. This one has not arrived.
+    /// - [`ErrorKind::BadCount`] for no parties at all, [`ErrorKind::BadName`], [`ErrorKind::BadLease`].
+    /// - [`ErrorKind::Unavailable`], [`ErrorKind::Unknown`]: the server cannot be asked; the party withdraws.
+    ///   [`ErrorKind::Unknown`] is also told if the generation has ended, and how is forgotten.
+    /// - [`ErrorKind::Closed`], [`ErrorKind::WrongType`] and those of asking a server.
+    ///
+    /// # Panics
+    ///
+    /// When polled outside of a Tokio runtime with time enabled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future withdraws the party, unless the generation has passed by then: all others go on as if it had not
+    /// arrived.
+    pub async fn wait(&self) -> Result<BarrierWaitResult, Error> {
+        // Without a limit it withdraws never.
+        self.wait_until(None).await?.ok_or_else(Error::closed)
+    }
+
+    /// Arrives, and waits until all parties have, for at most `time`. `None` if it has withdrawn then.
+    ///
+    /// # Errors
+    ///
+    /// As of [`wait`](Self::wait).
+    ///
+    /// # Panics
+    ///
+    /// When polled outside of a Tokio runtime with time enabled.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`wait`](Self::wait).
+    pub async fn wait_for(&self, time: Duration) -> Result<Option<BarrierWaitResult>, Error> {
+        // A time beyond the end of the clock is no limit.
+        self.wait_until(Instant::now().checked_add(time)).await
+    }
+
+    async fn wait_until(&self, until: Option<Instant>) -> Result<Option<BarrierWaitResult>, Error> {
+        let passed = self.pass(until).await;
+        let passed = passed.map_err(|error| self.context.about(&self.name, error))?;
+        Ok(passed.map(
+            |Passed {
+                 generation,
+                 is_leader,
+             }| BarrierWaitResult {
+                generation,
+                is_leader,
+            },
+        ))
+    }
+
+    async fn pass(&self, until: Option<Instant>) -> Result<Option<Passed>, Error> {
+        self.context.check_name(&self.name)?;
+        if self.parties == 0 {
+            return Err(Error::new(
+                ErrorKind::BadCount,
+                "a barrier has at least 1 party",
+            ));
+        }
+        if !is_good_lease(self.lease) {
+            return Err(Error::bad_lease("the lease"));
+        }
+        let party = Party {
+            context: &self.context,
+            name: &self.name,
+            parties: self.parties,
+            lease: self.lease,
+        };
+        party.wait(until).await
+    }
+}
+
+impl fmt::Debug for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Barrier")
+            .field("key", &self.key())
+            .field("parties", &self.parties)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BarrierWaitResult {
+    /// Whether this party is the one of its generation that leads: the last one to arrive.
+    #[must_use]
+    pub const fn is_leader(&self) -> bool {
+        self.is_leader
+    }
+
+    /// The generation, the same for all of its parties. It grows from one to the next.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+}
