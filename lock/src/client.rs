@@ -20,6 +20,7 @@ use crate::owner::Owner;
 use crate::primitives::barrier::Barrier;
 use crate::primitives::latch::Latch;
 use crate::primitives::mutex::Mutex;
+use crate::primitives::semaphore::Semaphore;
 use crate::state::deadline::is_good_lease;
 use crate::state::id::ClientId;
 use crate::state::names::is_good_namespace;
@@ -112,6 +113,13 @@ impl Locks {
     #[must_use]
     pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
         Barrier::new(&self.context, name.as_ref(), parties)
+    }
+
+    /// A handle to the semaphore called `name`, which has so many permits over all processes. Does no I/O; a name or a number
+    /// that cannot be used is refused when permits are asked for.
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        Semaphore::new(&self.context, name.as_ref(), permits)
     }
 
     /// A new owner, whose locks nest.

@@ -10,6 +10,7 @@ use leasehold_resp as resp;
 
 pub use self::kind::ErrorKind;
 pub use self::lost::{Lost, LostReason};
+use crate::protocol::permits::BadPermits;
 use crate::state::deadline::{MAX_LEASE, MIN_LEASE};
 use crate::state::names::BadName;
 
@@ -47,6 +48,18 @@ impl Error {
 
     pub(crate) fn bad_name(bad: BadName) -> Self {
         Self::new(ErrorKind::BadName, bad.to_string())
+    }
+
+    pub(crate) fn bad_permits(bad: BadPermits) -> Self {
+        Self::new(ErrorKind::BadCount, bad.to_string())
+    }
+
+    /// The server has another number of permits in all than the request says.
+    pub(crate) fn capacity_disagrees(server: u32, yours: u32) -> Self {
+        Self::new(
+            ErrorKind::CapacityDisagrees { server, yours },
+            format!("{server} in all there, {yours} here"),
+        )
     }
 
     /// `what` is the duration that cannot be used.

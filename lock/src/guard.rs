@@ -33,6 +33,8 @@ pub struct Guard {
     context: Weak<Context>,
     registry: Arc<Registry>,
     hold: Arc<Hold>,
+    /// How many of the hold's permits it has, where they are counted.
+    permits: u32,
     /// Whether its end was counted, by [`release`](Self::release).
     left: bool,
 }
@@ -43,6 +45,7 @@ impl Guard {
         Self {
             context: Arc::downgrade(context),
             registry: Arc::clone(&context.registry),
+            permits: hold.permits().count,
             hold,
             left: false,
         }
@@ -161,6 +164,56 @@ impl Guard {
         .await
     }
 
+    /// How many permits it has.
+    pub(crate) const fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// Whether both are of one semaphore of one `Locks`.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.registry, &other.registry) && self.hold.name == other.hold.name
+    }
+
+    /// Takes over the permits of `other` if it is a part of the same hold, else gives it back.
+    pub(crate) fn merge(&mut self, mut other: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.hold, &other.hold) {
+            return Err(other);
+        }
+        self.hold.state().merge();
+        self.permits += other.permits;
+        other.left = true;
+        Ok(())
+    }
+
+    /// Another guard of the same hold that has so many of the permits of this one, which has as many at least.
+    pub(crate) fn split(&mut self, permits: u32) -> Self {
+        self.hold.state().split();
+        self.permits -= permits;
+        Self {
+            context: Weak::clone(&self.context),
+            registry: Arc::clone(&self.registry),
+            hold: Arc::clone(&self.hold),
+            permits,
+            left: false,
+        }
+    }
+
+    /// Gives it up without a release: its permits stay taken until the lease ends.
+    pub(crate) fn forget(mut self) {
+        self.left = true;
+        release::forget_guard(&self.registry, &self.hold, self.permits);
+    }
+
+    /// Cancels `token` when the hold ends.
+    pub(crate) fn cancel_at_end(&self, token: &CancellationToken) {
+        let end = self.cancellation();
+        self.hold.cancel_at_end(token);
+        // An end before that did not see it.
+        if end.is_cancelled() {
+            token.cancel();
+        }
+    }
+
     /// Releases the lock and waits for the server's answer.
     ///
     /// # Errors
@@ -175,7 +228,7 @@ impl Guard {
     pub async fn release(mut self) -> Result<Release, Error> {
         self.left = true;
         match self.context.upgrade() {
-            Some(context) => release::release(&context, &self.hold).await,
+            Some(context) => release::release(&context, &self.hold, self.permits).await,
             // It ran out or was lost, and nothing else of these locks is left.
             None => Ok(Release::AlreadyGone),
         }
@@ -187,7 +240,7 @@ impl Drop for Guard {
         if let Some(context) = self.context.upgrade()
             && !self.left
         {
-            release::drop_guard(&context, &self.hold);
+            release::drop_guard(&context, &self.hold, self.permits);
         }
     }
 }

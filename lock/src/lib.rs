@@ -45,6 +45,8 @@ pub use owner::Owner;
 pub use primitives::barrier::{Barrier, BarrierWaitResult};
 pub use primitives::latch::Latch;
 pub use primitives::mutex::Mutex;
+pub use primitives::permit::Permit;
+pub use primitives::semaphore::Semaphore;
 pub use request::{Acquire, TryAcquire};
 pub use state::inspection::{Holder, Inspection, Waiter};
 pub use state::token::FencingToken;

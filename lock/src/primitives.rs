@@ -3,3 +3,5 @@
 pub(crate) mod barrier;
 pub(crate) mod latch;
 pub(crate) mod mutex;
+pub(crate) mod permit;
+pub(crate) mod semaphore;

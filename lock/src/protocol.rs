@@ -12,6 +12,7 @@ pub(crate) mod inspect;
 pub(crate) mod latch;
 pub(crate) mod mutex;
 pub(crate) mod permits;
+pub(crate) mod semaphore;
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -89,7 +90,7 @@ pub(crate) type TakeOver = for<'a> fn(&Attempt<'a>, former: &'a str) -> Call<'a>
 impl Protocol {
     /// A protocol on the data whose grants begin with this word: its release takes back any hold there.
     pub(crate) fn of_word(word: &str) -> Option<&'static Self> {
-        let all = [&mutex::MUTEX];
+        let all = [&mutex::MUTEX, &semaphore::SEMAPHORE];
         all.into_iter().find(|protocol| protocol.word == word)
     }
 }
@@ -99,7 +100,6 @@ impl Protocol {
 pub(crate) struct Attempt<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
-    #[expect(dead_code, reason = "the semaphores are not here yet")]
     pub(crate) permits: Permits,
     pub(crate) lease: Duration,
     /// How long to keep the counter of fencing tokens; `None` for ever, as Redisson expects.
@@ -110,6 +110,12 @@ pub(crate) struct Attempt<'a> {
     pub(crate) block: Option<u64>,
     /// Whether a free lock is left to those in line: Redisson's waiters may be meant to have it.
     pub(crate) beside_redisson: bool,
+    /// Whether Redisson's waiters are told what becomes free.
+    pub(crate) redisson: bool,
+    /// Whether the line is among the keys. It usually does not exist, and while a slot migrates all keys of a call must.
+    pub(crate) with_line: bool,
+    /// How grants to others are published.
+    pub(crate) channels: Channels,
     /// The ticket of one that waits in line.
     pub(crate) ticket: Option<InLine<'a>>,
 }
@@ -138,6 +144,8 @@ pub(crate) enum Answer {
     Placed(Placed),
     /// Others have it, and it has no expiry.
     NoExpiry,
+    /// Nothing was granted: the server has another number of permits in all than the request says.
+    CapacityDisagrees { server: u32 },
 }
 
 /// The parameters of the renewal of one hold.
@@ -145,7 +153,6 @@ pub(crate) enum Answer {
 pub(crate) struct Renewal<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
-    #[expect(dead_code, reason = "the semaphores are not here yet")]
     pub(crate) permits: Permits,
     pub(crate) lease: Duration,
 }
@@ -166,7 +173,6 @@ pub(crate) enum Renewed {
 pub(crate) struct End<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
-    #[expect(dead_code, reason = "the semaphores are not here yet")]
     pub(crate) permits: Permits,
     /// The ticket, if it may be in line.
     pub(crate) ticket: Option<&'a [u8]>,

@@ -20,7 +20,7 @@ use crate::state::deadline::Now;
 use crate::state::hold::Nest;
 use crate::state::id::is_id_of_owner;
 use crate::state::ticket::{Ask, Mark, Ticket, Verdict, grant_lease};
-use crate::state::waiters::{Claim, Closed};
+use crate::state::waiters::{Access, Claim, Closed};
 
 /// Takes the lock, or returns `None` when the time to wait is over.
 pub(crate) async fn acquire(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
@@ -43,6 +43,11 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
             "`owner_from` was given a text that is no owner's id",
         ));
     }
+    if request.protocol.access == Access::Counted
+        && let Some(bad) = request.permits.bad()
+    {
+        return Err(Error::bad_permits(bad));
+    }
     let held = request
         .owner
         .as_ref()
@@ -59,6 +64,9 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
     let Some((mut place, until)) = enter(request)? else {
         return Ok(None);
     };
+    if asks_beside_others(request) {
+        return contend(request, &mut place, until).await;
+    }
     loop {
         match place.turn(until).await? {
             Turn::Mine => {}
@@ -83,6 +91,9 @@ fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> 
         replicas: request.terms.replicas,
     };
     Ok(match request.wait {
+        Wait::None if asks_beside_others(request) => {
+            Place::enter_beside(context, name, claim)?.map(|place| (place, None))
+        }
         Wait::None => Place::enter_if_free(context, name, claim)?.map(|place| (place, None)),
         // A time beyond the end of the clock is no limit.
         Wait::For(time) => Some((
@@ -91,6 +102,11 @@ fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> 
         )),
         Wait::Endless => Some((Place::enter(context, name, claim)?, None)),
     })
+}
+
+/// Whether the request is a single attempt that need not wait for those of others here: there may be enough for all.
+fn asks_beside_others(request: &Request) -> bool {
+    request.protocol.access == Access::Counted && matches!(request.wait, Wait::None)
 }
 
 /// Contends for the lock at the server, as the head of the queue here.

@@ -15,6 +15,7 @@ use crate::protocol::{Answer, Attempt, InLine};
 use crate::state::chain::BLOCK;
 use crate::state::deadline::Now;
 use crate::state::ticket::{Ask, TicketText};
+use crate::state::waiters::Access;
 
 /// The server's reply to an attempt.
 pub(super) struct Reply {
@@ -77,12 +78,16 @@ pub(super) async fn send(
         highest_token: context.highest_token(),
         block: with_block.then_some(BLOCK),
         beside_redisson: false,
+        redisson: context.config.interop == Interop::Redisson,
+        with_line: false,
+        channels: context.client.channels(),
         ticket: None,
     };
-    let beside_redisson = context.config.interop == Interop::Redisson;
+    let beside_redisson = lean.redisson;
     let in_line = Attempt {
         ticket: asks(request, ask, text.as_ref()),
         beside_redisson,
+        with_line: true,
         ..lean
     };
     let single_key = match ask {
@@ -102,7 +107,7 @@ pub(super) async fn send(
     let first = first.slices();
     let is_complete = match ask {
         Ask::Confirm | Ask::TakeOver => true,
-        Ask::Try => !beside_redisson,
+        Ask::Try => !beside_redisson && protocol.access != Access::Counted,
         Ask::Join | Ask::Look => false,
     };
     if is_complete {

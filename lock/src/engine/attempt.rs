@@ -47,7 +47,7 @@ pub(super) async fn attempt(
     let Request { context, .. } = request;
     let deadline = Instant::now() + context.config.command_timeout;
     if let Some(left) = restart_grace(request, deadline).await? {
-        with_ticket(request, |ticket| ticket.put_off(left, Instant::now()));
+        with_ticket(request, ask, |ticket| ticket.put_off(left, Instant::now()));
         return Ok(Attempted::Held);
     }
     // Dropped before the place: what ends it leaves before the next waiter here is woken.
@@ -63,7 +63,7 @@ pub(super) async fn attempt(
         Ok(Asked::Untrusted { left, ran: true }) => return Ok(Attempted::TakenBack(left)),
         Ok(Asked::Untrusted { left, ran: false }) => {
             open.settle();
-            with_ticket(request, |ticket| ticket.put_off(left, Instant::now()));
+            with_ticket(request, ask, |ticket| ticket.put_off(left, Instant::now()));
             return Ok(Attempted::Held);
         }
         Err(error) => {
@@ -110,17 +110,22 @@ fn answered(
             open.settle_unless_in_line();
             return Err(Error::no_expiry());
         }
+        Some(Answer::CapacityDisagrees { server }) => {
+            open.settle_unless_in_line();
+            let yours = request.permits.capacity;
+            return Err(Error::capacity_disagrees(server, yours));
+        }
         Some(Answer::Placed(placed)) => {
             open.settle();
             let (source, jitter) = (evaluated.source, context.jitter.below(JITTER));
-            with_ticket(request, |ticket| {
+            with_ticket(request, ask, |ticket| {
                 ticket.placed(placed, reply.sent(), source, now, jitter);
             });
             return Ok(Err(Attempted::Held));
         }
         Some(Answer::Held(held)) => {
             open.settle();
-            with_ticket(request, |ticket| match ask {
+            with_ticket(request, ask, |ticket| match ask {
                 Ask::Confirm => ticket.look_now(now),
                 _ => ticket.not_placed(held, now),
             });
@@ -203,15 +208,18 @@ pub(super) async fn begin_granted(
         // Granted by somebody who does not keep to it. It is released, and asked for again later.
         return Ok(Attempted::TakenBack(left));
     }
-    let token = FencingToken::new(token);
-    context.saw(token);
+    // A primitive without tokens says 0.
+    let told = (token > 0).then(|| FencingToken::new(token));
+    if let Some(token) = told {
+        context.saw(token);
+    }
     let now = Now::read();
     let (has_block, passed) = of_standing(request);
     let chain = match passed {
         Some(passed) => Some(passed.chain),
         None => has_block.then(|| {
             let changes = context.client.changes();
-            Chain::begin(token.as_u64(), now.monotonic, changes)
+            Chain::begin(token, now.monotonic, changes)
         }),
     };
     let hold = Hold::new(Granted {
@@ -219,7 +227,7 @@ pub(super) async fn begin_granted(
         name: Arc::clone(name),
         id: open.id(),
         permits: request.permits,
-        token: Some(token),
+        token: told,
         terms: request.terms,
         owner: request.owner.clone(),
         acknowledged: passed.map_or(0, |passed| passed.acknowledged),
@@ -247,8 +255,11 @@ fn of_standing(request: &Request) -> (bool, Option<PassedOn>) {
     known.unwrap_or((false, None))
 }
 
-/// Changes the ticket, if the request has one.
-fn with_ticket(request: &Request, then: impl FnOnce(&mut Ticket)) {
+/// Changes the ticket, if the request has one. That of another request is not its own to change.
+fn with_ticket(request: &Request, ask: Ask, then: impl FnOnce(&mut Ticket)) {
+    if ask == Ask::Try {
+        return;
+    }
     let table = &request.context.registry.table;
     table.with_standing(&request.name, |standing| then(&mut standing.ticket));
 }

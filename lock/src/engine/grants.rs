@@ -15,6 +15,7 @@ use crate::protocol::permits::Permits;
 use crate::state::deadline::Now;
 use crate::state::names::Name;
 use crate::state::ticket::Grant;
+use crate::state::waiters::Access;
 
 /// Whether a ticket for `name` would hear of everything that concerns it.
 pub(super) fn is_listening(context: &Context, name: &Arc<Name>) -> bool {
@@ -114,13 +115,20 @@ fn subscribe_to_releases(
         {
             let now = Instant::now();
             let table = &context.registry.table;
-            table.with_ticket(&released, |ticket| ticket.released_by_redisson(now));
+            table.with_ticket(&released, |ticket| match protocol.access {
+                Access::Counted => ticket.permits_released(now),
+                _ => ticket.released_by_redisson(now),
+            });
         }
     })
 }
 
 /// A message came that a ticket of this process became the holder.
 fn granted(context: &Arc<Context>, message: &[u8], source: Source) {
+    if let Some(number) = grant::put_aside(message) {
+        context.registry.table.put_aside(number);
+        return;
+    }
     let Some(message) = GrantMessage::read(message) else {
         return;
     };

@@ -33,7 +33,8 @@ pub(crate) struct Hold {
     pub(crate) protocol: &'static Protocol,
     pub(crate) name: Arc<Name>,
     pub(crate) id: HoldId,
-    pub(crate) permits: Permits,
+    /// As granted.
+    permits: Permits,
     /// The fencing token, if the primitive has them.
     pub(crate) token: Option<FencingToken>,
     pub(crate) terms: Terms,
@@ -53,6 +54,8 @@ pub(crate) struct Hold {
     ended: Notify,
     /// Cancelled when it ends, once it was asked for.
     cancellation: OnceLock<CancellationToken>,
+    /// Cancelled when it ends, each of them for this and other holds.
+    shared: Mutex<Vec<CancellationToken>>,
 }
 
 /// Kept alive by a hold.
@@ -98,6 +101,7 @@ impl Hold {
     pub(crate) fn new(granted: Granted) -> Arc<Self> {
         let state = HoldState::new(
             granted.terms,
+            granted.permits.count,
             granted.since,
             granted.lease_since,
             granted.lease,
@@ -118,6 +122,7 @@ impl Hold {
             anchor: Mutex::new(None),
             ended: Notify::new(),
             cancellation: OnceLock::new(),
+            shared: Mutex::default(),
         })
     }
 
@@ -134,6 +139,14 @@ impl Hold {
     /// How long it may be trusted; zero when it is over.
     pub(crate) fn left(&self) -> Duration {
         self.state().left(Now::read())
+    }
+
+    /// What it takes of a primitive that counts: less than was granted once some was given back.
+    pub(crate) fn permits(&self) -> Permits {
+        Permits {
+            count: self.state().permits(),
+            ..self.permits
+        }
     }
 
     /// Whether there will be anything to renew.
@@ -164,6 +177,13 @@ impl Hold {
         if let Some(token) = self.cancellation.get() {
             token.cancel();
         }
+        let shared = std::mem::take(&mut *lock(&self.shared));
+        shared.iter().for_each(CancellationToken::cancel);
+    }
+
+    /// Cancels `token` too when it ends. An end before this does not see it.
+    pub(crate) fn cancel_at_end(&self, token: &CancellationToken) {
+        lock(&self.shared).push(token.clone());
     }
 
     /// A token that [`announce_end`](Self::announce_end) cancels.

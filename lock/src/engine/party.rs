@@ -239,7 +239,7 @@ impl<'a> Waiting<'a> {
     async fn withdraw(mut self) -> Result<Option<Passed>, Error> {
         let Party { context, name, .. } = self.party;
         self.is_over = true;
-        match release::release(context, &self.hold).await? {
+        match release::release(context, &self.hold, 0).await? {
             Release::AlreadyGone => {
                 let view = look(context, name, None).await?;
                 self.judge(&view)
@@ -252,7 +252,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            release::drop_guard(self.party.context, &self.hold);
+            release::drop_guard(self.party.context, &self.hold, 0);
         }
     }
 }

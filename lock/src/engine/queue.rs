@@ -73,6 +73,20 @@ impl Place {
         Ok(number.map(|number| Self::new(context, name, number)))
     }
 
+    /// Joins the queue beside others that ask at the moment: where holds are counted, one does not exclude the next. But if a
+    /// ticket of this process waits in line, nothing is to be had.
+    pub(crate) fn enter_beside(
+        context: &Arc<Context>,
+        name: &Arc<Name>,
+        claim: Claim,
+    ) -> Result<Option<Self>, Closed> {
+        let table = &context.registry.table;
+        if table.with_standing(name, |_| ()).is_some() {
+            return Ok(None);
+        }
+        Self::enter(context, name, claim).map(Some)
+    }
+
     fn new(context: &Arc<Context>, name: &Arc<Name>, number: u64) -> Self {
         Self {
             context: Arc::clone(context),

@@ -54,6 +54,8 @@ enum Left {
 
 /// A release under way.
 struct Releasing {
+    /// What is released of a hold whose permits are counted.
+    permits: Permits,
     submitted: SubmittedEnd,
     unfinished: Unfinished,
 }
@@ -88,7 +90,7 @@ pub(crate) fn lose(registry: &Registry, hold: &Hold, reason: LostReason) {
 /// Releases `hold`, which was lost although the server may still have it: the worker sees to it.
 pub(crate) fn end_lost(registry: &Registry, client: &Client, hold: &Hold) {
     let (unanswered, unfinished) = (hold.unanswered.clone(), registry.work.unfinished());
-    let end = end_of(registry, client, hold);
+    let end = end_of(registry, client, hold, hold.permits());
     let lease = hold.terms.lease;
     let end = PendingEnd::new(hold.protocol, &end, lease, unanswered, unfinished);
     registry.work.finish(end);
@@ -118,25 +120,43 @@ pub(crate) fn shut_down(context: &Arc<Context>, hold: &Arc<Hold>) {
     }
 }
 
-/// One guard of `hold` is dropped: releases without waiting for it. The worker finishes what fails.
-pub(crate) fn drop_guard(context: &Arc<Context>, hold: &Arc<Hold>) {
+/// One guard of `hold` is dropped, which has so many of its permits: releases without waiting for it. The worker finishes what
+/// fails.
+pub(crate) fn drop_guard(context: &Arc<Context>, hold: &Arc<Hold>, permits: u32) {
     if context.registry.home.is_elsewhere() {
         return;
     }
-    if let Left::Releasing(releasing) = leave(context, hold) {
+    if let Left::Releasing(releasing) = leave(context, hold, permits) {
         detach(context, hold, releasing);
     }
 }
 
-/// One guard of `hold` is released: waits for the server's answer.
-pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<Release, Error> {
+/// One guard of `hold` is given up, and its permits stay taken until the lease ends.
+pub(crate) fn forget_guard(registry: &Registry, hold: &Hold, permits: u32) {
+    if registry.home.is_elsewhere() {
+        return;
+    }
+    let ended = hold.state().forget(permits);
+    if let Some(ending) = ended {
+        stop(registry, hold, &ending);
+        registry.table.end(hold);
+    }
+}
+
+/// One guard of `hold` is released, which has so many of its permits: waits for the server's answer.
+pub(crate) async fn release(
+    context: &Arc<Context>,
+    hold: &Arc<Hold>,
+    permits: u32,
+) -> Result<Release, Error> {
     if context.registry.home.is_elsewhere() {
         return Err(context.about(&hold.name, Error::new(ErrorKind::Forked, "")));
     }
     let Releasing {
+        permits,
         submitted,
         unfinished,
-    } = match leave(context, hold) {
+    } = match leave(context, hold, permits) {
         Left::Nested => return Ok(Release::StillHeld),
         Left::Gone => return Ok(Release::AlreadyGone),
         Left::PassedOn => return Ok(Release::Released),
@@ -145,6 +165,7 @@ pub(crate) async fn release(context: &Arc<Context>, hold: &Arc<Hold>) -> Result<
     let mut pending = Pending {
         context,
         hold,
+        permits,
         unanswered: hold.unanswered.clone(),
         unfinished: Some(unfinished),
     };
@@ -270,6 +291,7 @@ pub(crate) fn is_retryable(error: &resp::Error) -> bool {
 struct Pending<'a> {
     context: &'a Arc<Context>,
     hold: &'a Arc<Hold>,
+    permits: Permits,
     unanswered: Unanswered,
     unfinished: Option<Unfinished>,
 }
@@ -277,8 +299,13 @@ struct Pending<'a> {
 impl Pending<'_> {
     /// The release once more, with repetitions. Returns whether it may have run more than once.
     async fn repeat(&mut self) -> Result<(Value, bool), resp::Error> {
-        let Self { context, hold, .. } = self;
-        let end = end_of(&context.registry, &context.client, hold);
+        let Self {
+            context,
+            hold,
+            permits,
+            ..
+        } = self;
+        let end = end_of(&context.registry, &context.client, hold, *permits);
         let single_key = (hold.protocol.release_single_key)(&end);
         let single_key = single_key.slices();
         let single_key = single_key.call();
@@ -312,7 +339,13 @@ impl Pending<'_> {
     fn hand_over(&mut self) {
         if let Some(unfinished) = self.unfinished.take() {
             let unanswered = std::mem::take(&mut self.unanswered);
-            finish_hold_later(self.context, self.hold, unanswered, unfinished);
+            finish_hold_later(
+                self.context,
+                self.hold,
+                self.permits,
+                unanswered,
+                unfinished,
+            );
         }
     }
 }
@@ -325,11 +358,21 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// Counts one guard less, and begins the release if it was the last one.
-fn leave(context: &Arc<Context>, hold: &Arc<Hold>) -> Left {
-    let left = hold.state().leave();
-    let Leave::Last(ending) = left else {
-        return Left::Nested;
+/// Counts one guard less, and begins the release if it was the last one or has permits of its own.
+fn leave(context: &Arc<Context>, hold: &Arc<Hold>, permits: u32) -> Left {
+    let left = hold.state().leave(permits);
+    let ending = match left {
+        Leave::Nested => return Left::Nested,
+        Leave::PartOver => return Left::Gone,
+        Leave::Part { left } => {
+            let part = Permits {
+                first: left,
+                count: permits,
+                ..hold.permits()
+            };
+            return Left::Releasing(submit(context, hold, part));
+        }
+        Leave::Last(ending) => ending,
     };
     if let Some(owner) = &hold.owner {
         owner.forget(hold);
@@ -344,25 +387,32 @@ fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Left 
     if ending.reason == LostReason::Released && pass_on(context, hold) {
         return Left::PassedOn;
     }
-    let releasing = ending.release.then(|| {
-        let mut end = end_of(registry, &context.client, hold);
-        if end.redisson.is_some() {
-            let is_open = context.is_open_release(&hold.name);
-            let announced = registry
-                .table
-                .with_line(&hold.name, |line| line.announced(is_open));
-            end.redisson = announced.or(end.redisson);
-        }
-        let call = (hold.protocol.release)(&end);
-        Releasing {
-            unfinished: registry.work.unfinished(),
-            submitted: context
-                .client
-                .submit_end(&call.slices().call(), hold.unanswered.clone()),
-        }
-    });
+    let releasing = ending
+        .release
+        .then(|| submit(context, hold, hold.permits()));
     registry.table.end(hold);
     releasing.map_or(Left::Gone, Left::Releasing)
+}
+
+/// Submits the release of `hold`, or of these permits of it.
+fn submit(context: &Context, hold: &Hold, permits: Permits) -> Releasing {
+    let registry = &context.registry;
+    let mut end = end_of(registry, &context.client, hold, permits);
+    if end.redisson.is_some() {
+        let is_open = context.is_open_release(&hold.name);
+        let announced = registry
+            .table
+            .with_line(&hold.name, |line| line.announced(is_open));
+        end.redisson = announced.or(end.redisson);
+    }
+    let call = (hold.protocol.release)(&end);
+    Releasing {
+        permits,
+        unfinished: registry.work.unfinished(),
+        submitted: context
+            .client
+            .submit_end(&call.slices().call(), hold.unanswered.clone()),
+    }
 }
 
 /// Passes a hold that is released on to the next waiter here, without asking the server. Returns whether there is one, and it
@@ -389,7 +439,7 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
     let standing = Standing {
         protocol: hold.protocol,
         ticket: Ticket::of_hold(hold.id, passed, now.monotonic),
-        permits: hold.permits,
+        permits: hold.permits(),
         owner: None,
         lease: lease.max(hold.terms.lease),
         unanswered: hold.unanswered.clone(),
@@ -411,13 +461,14 @@ fn stop(registry: &Registry, hold: &Hold, ending: &Ending) {
 
 fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {
     let Releasing {
+        permits,
         submitted,
         unfinished,
     } = releasing;
     let (context, hold) = (Arc::clone(context), Arc::clone(hold));
     submitted.detach(move |ended| {
         if let Some(unanswered) = left_to_do(ended.outcome.as_ref().err(), ended.unanswered) {
-            finish_hold_later(&context, &hold, unanswered, unfinished);
+            finish_hold_later(&context, &hold, permits, unanswered, unfinished);
         }
     });
 }
@@ -425,10 +476,11 @@ fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {
 fn finish_hold_later(
     context: &Context,
     hold: &Hold,
+    permits: Permits,
     unanswered: Unanswered,
     unfinished: Unfinished,
 ) {
-    let end = end_of(&context.registry, &context.client, hold);
+    let end = end_of(&context.registry, &context.client, hold, permits);
     let lease = hold.terms.lease;
     let end = PendingEnd::new(hold.protocol, &end, lease, unanswered, unfinished);
     finish_later(context, end);
@@ -443,11 +495,11 @@ fn finish_later(context: &Context, end: PendingEnd) {
     }
 }
 
-/// The parameters of the release of `hold`.
-fn end_of<'a>(registry: &Registry, client: &Client, hold: &'a Hold) -> End<'a> {
+/// The parameters of the release of `hold`, or of these permits of it.
+fn end_of<'a>(registry: &Registry, client: &Client, hold: &'a Hold, permits: Permits) -> End<'a> {
     End {
         ticket: hold.ticket.as_ref().map(TicketText::as_bytes),
-        permits: hold.permits,
+        permits,
         ..end(registry, client, (&hold.name, &hold.id, hold.terms.lease))
     }
 }

@@ -19,6 +19,7 @@ use super::release;
 use super::work_queue::DueHold;
 use crate::error::LostReason;
 use crate::protocol::call::Call;
+use crate::protocol::permits::Permits;
 use crate::protocol::{Protocol, Renewal, Renewed};
 use crate::state::deadline::Now;
 use crate::state::schedule::{self, Due};
@@ -43,6 +44,7 @@ struct Batch {
 struct Asked {
     hold: Arc<Hold>,
     lease: Duration,
+    permits: Permits,
     doubtful: bool,
 }
 
@@ -121,9 +123,11 @@ impl Batch {
         let protocol = due.first()?.hold.protocol;
         let lease = |one: DueHold| {
             let lease = one.hold.state().next_lease(sent)?;
+            let permits = one.hold.permits();
             Some(Asked {
                 hold: one.hold,
                 lease,
+                permits,
                 doubtful: one.doubtful,
             })
         };
@@ -177,9 +181,16 @@ fn settle(
         let Asked {
             hold,
             lease,
+            permits,
             doubtful,
         } = asked;
         match result {
+            Renewed::Gone if hold.permits() != *permits => {
+                // Some of them were given back meanwhile, which the server may have seen before.
+                registry
+                    .work
+                    .reschedule(hold, |_| Due::sharp(now.monotonic), *doubtful);
+            }
             Renewed::Gone if *doubtful => release::lose(registry, hold, LostReason::NodeGone),
             Renewed::Gone => release::lose(registry, hold, LostReason::Stolen),
             Renewed::Held if worth == Worth::Unconfirmed => {
@@ -217,11 +228,17 @@ impl Batch {
             self.protocol.renew
         };
         let mut call = Call::new(script);
-        for Asked { hold, lease, .. } in &self.renewals {
+        for Asked {
+            hold,
+            lease,
+            permits,
+            ..
+        } in &self.renewals
+        {
             let renewal = Renewal {
                 name: &hold.name,
                 id: &hold.id,
-                permits: hold.permits,
+                permits: *permits,
                 lease: *lease,
             };
             (self.protocol.add_renewal)(&renewal, &mut call);

@@ -219,6 +219,19 @@ impl Table {
         is_known
     }
 
+    /// The ticket of the hold with this number was put aside: it looks, which brings it back.
+    pub(crate) fn put_aside(&self, number: u64) {
+        let name = lock(&self.waiters).name_of(number).cloned();
+        if let Some(name) = name {
+            let now = Instant::now();
+            self.with_ticket(&name, |ticket| {
+                if ticket.id().number() == number {
+                    ticket.put_aside(now);
+                }
+            });
+        }
+    }
+
     /// The numbers of the holds of this name, and of one that is being passed on.
     pub(crate) fn numbers(&self, name: &Arc<Name>) -> Vec<u64> {
         let held = self.holds(name).into_iter().map(|hold| hold.id.number());

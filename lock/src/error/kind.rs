@@ -30,8 +30,16 @@ pub enum ErrorKind {
     BadName,
     /// A lease or a longest hold that cannot be used.
     BadLease,
-    /// A count of a latch, or a number of parties, that cannot be used.
+    /// A count of a latch, a number of parties or of permits that cannot be used.
     BadCount,
+    /// The server has another number of permits in all for this semaphore than the handle says. Nothing was granted. A user of
+    /// it was given another number, or Redisson's `addPermits` or `setPermits` changed it.
+    CapacityDisagrees {
+        /// The number on the server.
+        server: u32,
+        /// The number of the handle.
+        yours: u32,
+    },
     /// The same [`Owner`](crate::Owner) holds the lock already, on weaker terms than were asked for.
     Nested,
     /// The URL or another setting cannot be used; or TLS fails for a reason that lasts, such as a refused certificate.
@@ -77,6 +85,9 @@ impl ErrorKind {
             Self::BadName => "the name cannot be used".into(),
             Self::BadLease => "the duration cannot be used".into(),
             Self::BadCount => "the count cannot be used".into(),
+            Self::CapacityDisagrees { .. } => {
+                format!("the semaphore at {node} has another number of permits")
+            }
             Self::Nested => "the owner holds the lock already, on weaker terms".into(),
             Self::Config if asked => format!("the configuration does not work with {node}"),
             Self::Config => "the configuration cannot be used".into(),
@@ -112,6 +123,9 @@ impl ErrorKind {
             Self::Protocol => "check that the URL is the one of a Redis or Valkey server",
             Self::Thread => "check the limits of this process",
             Self::Forked => "connect anew in this process",
+            Self::CapacityDisagrees { .. } => {
+                "use the same number everywhere, or change it there with `set_permits()`"
+            }
             Self::Broken => "begin anew once all who take part are up",
             Self::PartiesDisagree => "use the same number everywhere, or another name",
             Self::BadName

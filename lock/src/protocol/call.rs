@@ -81,7 +81,7 @@ impl<'a> Call<'a> {
     }
 
     /// Adds an argument that is made for this call.
-    #[expect(dead_code, reason = "the semaphores' arguments are not here yet")]
+    #[expect(dead_code, reason = "no primitive makes arguments yet")]
     pub(crate) fn made_arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
         self.made.push(arg.into().into());
         self.arg(Part::Made(self.made.len() - 1))

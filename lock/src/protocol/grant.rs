@@ -37,6 +37,13 @@ impl<'a> GrantMessage<'a> {
     }
 }
 
+/// Reads the message that a ticket left the line until it looks, `LS <number> …`: the number of its hold. `None` if it is
+/// another message.
+pub(crate) fn put_aside(message: &[u8]) -> Option<u64> {
+    let message = std::str::from_utf8(message).ok()?;
+    message.strip_prefix("LS ")?.split(' ').next()?.parse().ok()
+}
+
 /// The channel of all grants to the client with this id, where channels belong to no slot.
 pub(crate) fn channel(client: &str) -> String {
     format!("leasehold:{client}")
@@ -60,6 +67,16 @@ mod tests {
         assert_eq!(read.at, 1_763_000_000_000_001);
         assert_eq!(read.lease, Duration::from_secs(1));
         assert_eq!(read.key, "a key: {x} \0");
+    }
+
+    #[test]
+    fn a_ticket_that_was_put_aside_is_told_its_number() {
+        let message = b"LS 7 0 1763000000000001 1000 a key";
+        assert_eq!(put_aside(message), Some(7));
+        assert!(GrantMessage::read(message).is_none());
+        for other in [&b"GS 7 0 1 1000 a"[..], b"LS", b"LS ", b"LS x", b"LS \xff"] {
+            assert_eq!(put_aside(other), None, "{other:?}");
+        }
     }
 
     #[test]

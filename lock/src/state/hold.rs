@@ -19,8 +19,10 @@ pub(crate) struct HoldState {
     is_short: bool,
     /// When the request that was granted was sent: `max_hold` counts from here.
     since: Now,
-    /// Guards that are alive; an `Owner` may have several.
+    /// Guards that are alive; an `Owner` may have several, and permits can be split.
     guards: usize,
+    /// What they take of a primitive that counts.
+    permits: u32,
     /// The index of its renewals in the schedule.
     scheduled: Option<usize>,
 }
@@ -55,8 +57,12 @@ pub(crate) enum Status {
 /// The meaning of the end of one guard.
 #[derive(Debug)]
 pub(crate) enum Leave {
-    /// Other guards of the same owner are alive.
+    /// Other guards are alive.
     Nested,
+    /// Other guards are alive, and this one's permits, which are the last of the hold, are to be given back: so many are left.
+    Part { left: u32 },
+    /// The same, but the hold is over.
+    PartOver,
     /// It was the last one.
     Last(Ending),
 }
@@ -77,7 +83,13 @@ pub(crate) enum Nest {
 impl HoldState {
     /// A hold with one guard that begins at `since`, with a `lease` that counts from `lease_since`. If that is less than the
     /// terms say, the first renewal makes up for it.
-    pub(crate) fn new(terms: Terms, since: Now, lease_since: Now, lease: Duration) -> Self {
+    pub(crate) fn new(
+        terms: Terms,
+        permits: u32,
+        since: Now,
+        lease_since: Now,
+        lease: Duration,
+    ) -> Self {
         Self {
             terms,
             phase: Phase::Held,
@@ -87,6 +99,7 @@ impl HoldState {
             is_short: lease < terms.first_lease(),
             since,
             guards: 1,
+            permits,
             scheduled: None,
         }
     }
@@ -132,9 +145,17 @@ impl HoldState {
         Nest::Nested
     }
 
-    /// One guard less.
-    pub(crate) fn leave(&mut self) -> Leave {
+    /// One guard less, which has so many of the permits.
+    pub(crate) fn leave(&mut self, permits: u32) -> Leave {
         self.guards -= 1;
+        if self.guards > 0 && permits > 0 {
+            if self.phase != Phase::Held {
+                // What the server may still have is released with the last one.
+                return Leave::PartOver;
+            }
+            self.permits -= permits;
+            return Leave::Part { left: self.permits };
+        }
         if self.guards > 0 {
             return Leave::Nested;
         }
@@ -146,6 +167,32 @@ impl HoldState {
             Phase::Over(reason) => (reason, false),
         };
         Leave::Last(self.end(reason, release))
+    }
+
+    /// One guard less, whose permits the server keeps until the lease ends. Returns the end of the hold if it was the last one.
+    pub(crate) fn forget(&mut self, permits: u32) -> Option<Ending> {
+        self.guards -= 1;
+        self.permits -= permits;
+        let reason = match self.phase {
+            Phase::Held => LostReason::Released,
+            Phase::Over(reason) => reason,
+        };
+        (self.guards == 0).then(|| self.end(reason, false))
+    }
+
+    /// One guard more, to take over permits of another one.
+    pub(crate) const fn split(&mut self) {
+        self.guards += 1;
+    }
+
+    /// One guard less, whose permits another one takes over.
+    pub(crate) const fn merge(&mut self) {
+        self.guards -= 1;
+    }
+
+    /// What the guards take of a primitive that counts.
+    pub(crate) const fn permits(&self) -> u32 {
+        self.permits
     }
 
     /// A renewal that was sent at `sent` for `lease` was confirmed at `now`. Returns false if the hold was over before: an
@@ -250,7 +297,7 @@ mod tests {
     }
 
     fn new_hold(terms: Terms, start: Now) -> HoldState {
-        HoldState::new(terms, start, start, LEASE)
+        HoldState::new(terms, 0, start, start, LEASE)
     }
 
     fn after(now: Now, millis: u64) -> Now {
@@ -270,8 +317,8 @@ mod tests {
         let mut hold = new_hold(terms(None), Now::read());
         assert!(hold.schedule(7));
         assert_eq!(nest(&mut hold), Nest::Nested);
-        assert!(matches!(hold.leave(), Leave::Nested));
-        let Leave::Last(ending) = hold.leave() else {
+        assert!(matches!(hold.leave(0), Leave::Nested));
+        let Leave::Last(ending) = hold.leave(0) else {
             panic!("the last guard has gone");
         };
         let expected = Ending {
@@ -282,6 +329,31 @@ mod tests {
         assert_eq!(ending, expected);
         assert_eq!(nest(&mut hold), Nest::Over);
         assert!(!hold.schedule(8), "nothing is renewed after the end");
+    }
+
+    #[test]
+    fn permits_are_given_back_in_parts_and_the_rest_with_the_last_guard() {
+        let start = Now::read();
+        let mut hold = HoldState::new(terms(None), 6, start, start, LEASE);
+        hold.split();
+        hold.split();
+        assert!(matches!(hold.leave(2), Leave::Part { left: 4 }));
+        assert!(hold.forget(1).is_none());
+        assert_eq!(hold.permits(), 3);
+        hold.split();
+        hold.merge();
+        let Leave::Last(ending) = hold.leave(3) else {
+            panic!("the last guard has gone");
+        };
+        assert!(ending.release);
+        assert_eq!(hold.permits(), 3, "these are to be released");
+
+        let mut lost = HoldState::new(terms(None), 2, start, start, LEASE);
+        lost.split();
+        assert!(!lost.lose(LostReason::Stolen).unwrap().release);
+        assert!(matches!(lost.leave(1), Leave::PartOver));
+        let ending = lost.forget(1).expect("the last guard has gone");
+        assert_eq!((ending.reason, ending.release), (LostReason::Stolen, false));
     }
 
     #[test]
@@ -297,7 +369,7 @@ mod tests {
         assert!(!hold.renewed(start, LEASE, start));
         assert_eq!(nest(&mut hold), Nest::Lost(LostReason::Stolen));
         assert!(matches!(
-            hold.leave(),
+            hold.leave(0),
             Leave::Last(Ending { release: false, .. })
         ));
     }
@@ -315,7 +387,7 @@ mod tests {
             (LostReason::Expired, false)
         );
         assert!(matches!(
-            hold.leave(),
+            hold.leave(0),
             Leave::Last(Ending { release: true, .. })
         ));
     }

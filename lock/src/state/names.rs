@@ -24,10 +24,6 @@ pub(crate) enum Derived {
     /// `prefix:{name}`, or `prefix:name` for a name with a brace.
     Prefixed(&'static str),
     /// `{name}:suffix`, or `name:suffix` for a name with a brace.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the semaphores' keys are not here yet")
-    )]
     Suffixed(&'static str),
     /// `prefix{name}` whatever the name is: for one with a tag it lies in another slot.
     Wrapped(&'static str),

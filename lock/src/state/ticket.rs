@@ -52,6 +52,8 @@ pub(crate) struct Ticket {
     place: u64,
     /// Looks in a row before which it was missing, without a reason known here.
     missed: u32,
+    /// Whether it was put aside since: then it is missing for that reason.
+    is_put_aside: bool,
     /// Whether it is granted with a block of tokens.
     with_block: bool,
     /// Whether it may be in line.
@@ -182,6 +184,7 @@ impl Ticket {
             score: None,
             place: 0,
             missed: 0,
+            is_put_aside: false,
             joined: false,
             sample: None,
             behind: None,
@@ -253,7 +256,8 @@ impl Ticket {
         jitter: u64,
     ) {
         let was_there = self.score.is_some();
-        self.missed = if was_there && placed.missing {
+        let is_put_aside = std::mem::take(&mut self.is_put_aside);
+        self.missed = if was_there && placed.missing && !is_put_aside {
             self.missed + 1
         } else {
             0
@@ -316,6 +320,21 @@ impl Ticket {
     pub(crate) fn released_by_redisson(&mut self, now: Instant) {
         let places = self.place.min(SPREAD_PLACES) as u32;
         self.look_at = self.look_at.min(now + AFTER_REDISSON * (1 + places));
+    }
+
+    /// Redisson has released permits. The first in line looks at once, to keep what others would take before it has enough;
+    /// those behind it get nothing before it.
+    pub(crate) fn permits_released(&mut self, now: Instant) {
+        if self.place == 0 {
+            self.look_now(now);
+        }
+    }
+
+    /// The first in line cannot be served yet, so it left the line with what is free until it shows that it is alive. It has the
+    /// place back with its next look.
+    pub(crate) fn put_aside(&mut self, now: Instant) {
+        self.is_put_aside = true;
+        self.look_now(now);
     }
 
     /// When to look.

@@ -41,18 +41,12 @@ struct Entry<H, L, F> {
 #[derive(Debug)]
 struct Holds<H> {
     first: Option<Held<H>>,
-    more: Vec<Held<H>>,
+    /// The others, by their numbers: there may be ten thousand.
+    more: HashMap<u64, Held<H>, Known>,
 }
 
 /// Rule for holding a name at the same time as others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "the mutex, which is the only primitive yet, is exclusive"
-    )
-)]
 pub(crate) enum Access {
     /// One holder alone.
     Exclusive,
@@ -222,8 +216,10 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
             none => *none = Some(waker.clone()),
         }
         let owner = waiter.claim.owner;
-        let nests = |held: &&Held<H>| owner.is_some() && held.claim.owner == owner;
-        if let Some(held) = entry.held.iter().find(nests) {
+        let nests = |held: &&Held<H>| held.claim.owner == owner;
+        if owner.is_some()
+            && let Some(held) = entry.held.iter().find(nests)
+        {
             return Position::Nested(held.hold.clone());
         }
         let excluding = entry.held.excluding(waiter.claim).next();
@@ -434,21 +430,21 @@ impl<H, L, F> Entry<H, L, F> {
 }
 
 impl<H> Holds<H> {
-    const fn none() -> Self {
+    fn none() -> Self {
         Self {
             first: None,
-            more: Vec::new(),
+            more: HashMap::default(),
         }
     }
 
     /// Adds a hold. One that it excludes has run out unnoticed, and makes room.
     fn add(&mut self, held: Held<H>) {
-        let stays = |other: &Held<H>| other.claim.access.admits(held.claim.access);
-        self.more.retain(stays);
-        match &self.first {
-            Some(first) if stays(first) => self.more.push(held),
-            _ => self.first = Some(held),
+        if self.admits(held.claim) && self.first.is_some() {
+            self.more.insert(held.number, held);
+            return;
         }
+        self.more.clear();
+        self.first = Some(held);
     }
 
     /// Removes the hold with this number. Returns whether there was one.
@@ -458,21 +454,26 @@ impl<H> Holds<H> {
             .as_ref()
             .is_some_and(|held| held.number == number)
         {
-            self.first = self.more.pop();
+            let next = self.more.keys().next().copied();
+            self.first = next.and_then(|next| self.more.remove(&next));
             return true;
         }
-        let known = self.more.iter().position(|held| held.number == number);
-        known.map(|at| self.more.swap_remove(at)).is_some()
+        self.more.remove(&number).is_some()
     }
 
     fn iter(&self) -> impl Iterator<Item = &Held<H>> {
-        self.first.iter().chain(&self.more)
+        self.first.iter().chain(self.more.values())
     }
 
-    /// The holds beside which `claim` cannot be granted.
+    /// The holds beside which `claim` cannot be granted: all or none, since holds beside each other have the same access.
     fn excluding(&self, claim: Claim) -> impl Iterator<Item = &Held<H>> {
-        self.iter()
-            .filter(move |held| !held.claim.access.admits(claim.access))
+        let count = if self.admits(claim) { 0 } else { usize::MAX };
+        self.iter().take(count)
+    }
+
+    fn admits(&self, claim: Claim) -> bool {
+        let first = self.first.as_ref();
+        first.is_none_or(|first| first.claim.access.admits(claim.access))
     }
 
     const fn is_empty(&self) -> bool {

@@ -37,6 +37,8 @@ mod scripts_line;
 mod scripts_model;
 mod scripts_mutex;
 mod scripts_refusals;
+mod semaphore;
+mod semaphore_scripts;
 mod shard;
 mod slot_moves;
 mod support;

@@ -230,7 +230,7 @@ fn begin_granted(
         unanswered: open.unanswered().clone(),
         ticket: None,
         chain: passed.map_or_else(|| has_block.then(begun), |(chain, _)| Some(chain)),
-        state: HoldState::new(request.terms, since, lease_since, lease).into(),
+        state: HoldState::new(request.terms, 0, since, lease_since, lease).into(),
     });
     if !hold.is_live(process.now()) {
         open.settle();
@@ -342,6 +342,7 @@ fn granted(
             _ => ticket.not_placed(held, now.monotonic),
         }),
         Answer::NoExpiry => panic!("every key has an expiry"),
+        Answer::CapacityDisagrees { .. } => panic!("a mutex has no capacity"),
     }
     None
 }
@@ -367,7 +368,7 @@ fn hold_of(
         unanswered: open.unanswered().clone(),
         chain,
         ticket: ticket.filter(|_| broken != Some(Broken::LeanRepetition)),
-        state: HoldState::new(terms, since, since, lease).into(),
+        state: HoldState::new(terms, 0, since, since, lease).into(),
     })
 }
 

@@ -56,7 +56,7 @@ pub(super) fn end_lost(process: &Rc<Process>, hold: &Hold) {
 /// The guard of `hold` is dropped.
 pub(super) fn drop_guard(process: &Rc<Process>, hold: &Rc<Hold>) {
     process.world.checks.borrow_mut().dropped(hold);
-    let left = hold.state.borrow_mut().leave();
+    let left = hold.state.borrow_mut().leave(0);
     if let Leave::Last(ending) = left {
         carry_out(process, hold, &ending);
     }

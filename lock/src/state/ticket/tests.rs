@@ -290,3 +290,34 @@ fn an_older_token_replaces_none_that_was_told() {
     let mut waiting = ticket(Now::read());
     assert_eq!([7, 5, 9].map(|token| waiting.told(token)), [7, 7, 9]);
 }
+
+#[test]
+fn a_ticket_that_was_put_aside_is_missing_for_that_reason() {
+    let now = Now::read();
+    let mut ticket = standing(now);
+    for _ in 0..3 {
+        ticket.put_aside(now.monotonic);
+        assert_eq!(ticket.look_at(), now.monotonic);
+        assert_eq!(ticket.score(), Some(T));
+        let missing = Placed {
+            missing: true,
+            ..placed(0, T)
+        };
+        ticket.placed(missing, now, Some(here()), now.monotonic, 0);
+    }
+    assert_eq!(ticket.score(), Some(T), "it keeps its place");
+}
+
+#[test]
+fn permits_that_redisson_released_are_for_the_first_in_line() {
+    let now = Now::read();
+    let mut first = standing(now);
+    first.permits_released(now.monotonic);
+    assert_eq!(first.look_at(), now.monotonic);
+    let mut second = ticket(now);
+    second.asks(Some(here()));
+    second.placed(placed(1, T), now, Some(here()), now.monotonic, 0);
+    let look_at = second.look_at();
+    second.permits_released(now.monotonic);
+    assert_eq!(second.look_at(), look_at);
+}

@@ -1,0 +1,303 @@
+//! The semaphore whose permits are leases.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Demand, Evaluated, Replicated, ScriptCall, Unanswered, Unconfirmed};
+use leasehold_resp as resp;
+
+use super::permit::Permit;
+use crate::engine::handle::Handle;
+use crate::engine::request::{Request, Wait};
+use crate::error::{Error, ErrorKind};
+use crate::options::{Interop, Terms};
+use crate::protocol::permits::{Permits, bad_capacity};
+use crate::protocol::semaphore::{
+    Counted, Resize, SEMAPHORE, available, read_available, set_permits,
+};
+use crate::request::{Acquire, TryAcquire};
+use crate::state::names::Name;
+
+/// A handle to a named semaphore: so many permits over all processes. Creating it does no I/O; cloning is cheap.
+///
+/// A permit is a lease: it is renewed while its [`Permit`] lives, and that of a holder that died comes back when its lease
+/// ends, without anybody's help. How many are free is computed from those that live, so none leaks.
+///
+/// ```no_run
+/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// // At most 5 connections to a fragile service, over all hosts.
+/// let connections = locks.semaphore("fragile:connections", 5);
+/// let permit = connections.acquire().await?; // waits; renewed until the permit is dropped
+/// let done = permit.run(async { /* dropped where it stands when the permit is lost */ }).await;
+///
+/// let three = connections.acquire_many(3).await?; // all or none
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # How many there are
+///
+/// The server keeps the number of the first user. One that comes with another number gets
+/// [`ErrorKind::CapacityDisagrees`] and no permit, and
+/// [`set_permits`](Self::set_permits) changes it. An hour, or ten leases, after the last use it is forgotten.
+///
+/// # Who is served
+///
+/// Those who wait stand in a line on the server, one place for each process and semaphore, and are served in its order: an
+/// [`acquire_many`](Self::acquire_many) that is first keeps what becomes free until it has enough, so small requests do not
+/// starve large ones. Within a process it is the order of the calls; a thousand waiters cost the server what one does. A
+/// process that dies at the head of the line holds up the others for a second at most, a stopped one as well.
+///
+/// # Topologies
+///
+/// On one server there are never more holders than permits while the leases are kept. A failover to a replica that has not
+/// heard of a permit grants it a second time: [`Acquire::replicated`] closes that as for the mutex, and
+/// [`Permit::lost`] tells. In a cluster all keys of a semaphore are in one slot; while that migrates permits are renewed and
+/// given back, and acquisitions wait until it is over.
+///
+/// # Redisson
+///
+/// This is Redisson's `RPermitExpirableSemaphore`, on the same keys. Its processes and ours share the permits with
+/// [`Interop::Redisson`](crate::Interop::Redisson); without it the keys expire a minute after the last permit, which
+/// Redisson does not expect. Two things differ: a number that Redisson *lowers*, by `addPermits` or `setPermits`, is taken
+/// for a leak and raised again, so lower it with [`set_permits`](Self::set_permits); and Redisson decides by its clients'
+/// clocks when a permit has expired: one that is ahead by more than 1 % of the lease and 2 ms frees permits of ours early.
+#[derive(Clone)]
+pub struct Semaphore {
+    context: Arc<Handle>,
+    name: Arc<Name>,
+    /// How many permits there are in all. Shared by clones, for [`set_permits`](Self::set_permits).
+    capacity: Arc<AtomicU32>,
+}
+
+impl Semaphore {
+    pub(crate) fn new(context: &Arc<Handle>, name: &str, permits: u32) -> Self {
+        let name = Name::new(SEMAPHORE.layout, context.config.namespace.as_deref(), name);
+        Self {
+            context: Arc::clone(context),
+            name: Arc::new(name),
+            capacity: Arc::new(AtomicU32::new(permits)),
+        }
+    }
+
+    /// The key on the server: the namespace and the name.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.name.key()
+    }
+
+    /// Takes a permit, waiting for as long as there is none.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn acquire(&self) -> Acquire<Permit> {
+        self.acquire_many(1)
+    }
+
+    /// Takes so many permits at once, waiting until it can have all of them. It holds none of them before.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited;
+    /// [`ErrorKind::BadCount`] for none, for more than there are in all, and for more than
+    /// 100,000.
+    pub fn acquire_many(&self, permits: u32) -> Acquire<Permit> {
+        Acquire::new(self.request(permits, Wait::Endless))
+    }
+
+    /// Takes a permit if there is one, in one round trip; `None` if not, or if somebody waits for one.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_acquire(&self) -> TryAcquire<Permit> {
+        self.try_acquire_many(1)
+    }
+
+    /// Takes so many permits if they are free, in one round trip; `None` if not, or if somebody waits for some.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire_many`](Self::acquire_many).
+    pub fn try_acquire_many(&self, permits: u32) -> TryAcquire<Permit> {
+        Acquire::new(self.request(permits, Wait::None))
+    }
+
+    /// Takes a permit, waiting for at most `time`; `None` when that is over.
+    ///
+    /// When the server does not answer, it takes up to one command timeout longer.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_acquire_for(&self, time: Duration) -> TryAcquire<Permit> {
+        self.try_acquire_many_for(1, time)
+    }
+
+    /// Takes so many permits at once, waiting for at most `time`; `None` when that is over.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire_many`](Self::acquire_many).
+    pub fn try_acquire_many_for(&self, permits: u32, time: Duration) -> TryAcquire<Permit> {
+        Acquire::new(self.request(permits, Wait::at_most(time)))
+    }
+
+    /// How many permits are free at the moment. Those that a waiting [`acquire_many`](Self::acquire_many) keeps are not.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is not a semaphore; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn available(&self) -> Result<u32, Error> {
+        Ok(self.count().await?.free)
+    }
+
+    /// How many permits there are in all, on the server; the number of this handle for a semaphore that was not used yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`available`](Self::available).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn capacity(&self) -> Result<u32, Error> {
+        Ok(self.count().await?.capacity)
+    }
+
+    /// Sets how many permits there are in all, for everybody. This handle and its clones go on with the new number; others get
+    /// [`ErrorKind::CapacityDisagrees`] until they are made with it.
+    ///
+    /// Permits that are held stay held: after a lower number none is given out until enough came back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadCount`] for none;
+    /// [`ErrorKind::NotReplicated`] if too few of the replicas that
+    /// [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) asks for confirmed it;
+    /// [`ErrorKind::WrongType`] if the key is not a semaphore; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take back what was sent. It may be repeated.
+    pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
+        self.check()?;
+        if let Some(bad) = bad_capacity(permits) {
+            return Err(self.error(Error::bad_permits(bad)));
+        }
+        let context = &self.context;
+        let resize = Resize {
+            name: &self.name,
+            with_line: true,
+            capacity: permits,
+            lease: context.config.lease,
+            channels: context.client.channels(),
+            redisson: context.config.interop == Interop::Redisson,
+        };
+        let without_line = set_permits(&Resize {
+            with_line: false,
+            ..resize
+        });
+        let call = set_permits(&resize);
+        let (slices, without_line) = (call.slices(), without_line.slices());
+        let without_line = without_line.call();
+        let call = slices.call().with_fallback(&without_line);
+        let reply = self.write(&call).await?;
+        if reply.value.as_int() != Some(1) {
+            return Err(self.error(Error::unexpected(&reply.value)));
+        }
+        self.capacity.store(permits, Ordering::Release);
+        Ok(())
+    }
+
+    async fn count(&self) -> Result<Counted, Error> {
+        self.check()?;
+        let context = &self.context;
+        let deadline = Instant::now() + context.config.command_timeout;
+        let call = available(&self.name, self.capacity.load(Ordering::Acquire));
+        let evaluated = context
+            .client
+            .eval(&call.slices().call(), deadline)
+            .await
+            .map_err(|error| self.error(Error::from_read(error)))?;
+        read_available(&evaluated.value)
+            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
+    }
+
+    /// Runs a script that changes something within the command timeout, and has it confirmed by the replicas that all locks
+    /// ask for.
+    async fn write(&self, call: &ScriptCall<'_>) -> Result<Evaluated, Error> {
+        let context = &self.context;
+        let config = &context.config;
+        let deadline = Instant::now() + config.command_timeout;
+        let failed = |error: resp::Error| self.error(Error::from_client(error));
+        let Some(quorum) = config.replicas.quorum() else {
+            return context.client.eval(call, deadline).await.map_err(failed);
+        };
+        let demand = Demand {
+            quorum,
+            lease: config.lease,
+            guard: Duration::ZERO,
+        };
+        let mut unanswered = Unanswered::default();
+        let replicated = context
+            .client
+            .eval_replicated(call, &demand, deadline, |_| true, &mut unanswered)
+            .await
+            .map_err(failed)?;
+        match replicated {
+            Replicated::Ran(ran) => match ran.confirmation {
+                Ok(_) => Ok(ran.evaluated),
+                Err(Unconfirmed::Refused(refusal)) => {
+                    Err(self.error(Error::not_replicated(&refusal)))
+                }
+                Err(Unconfirmed::Failed(error)) => Err(self.error(Error::unconfirmed(error))),
+            },
+            // Not with a guard time of zero: nothing is granted here, so the age of the data does not matter.
+            Replicated::Untrusted { .. } => Err(self.error(Error::new(ErrorKind::Unavailable, ""))),
+        }
+    }
+
+    fn request(&self, permits: u32, wait: Wait) -> Request {
+        let config = &self.context.config;
+        Request {
+            context: Arc::clone(&self.context),
+            protocol: &SEMAPHORE,
+            name: Arc::clone(&self.name),
+            permits: Permits::of(permits, self.capacity.load(Ordering::Acquire)),
+            owner: None,
+            terms: Terms {
+                lease: config.lease,
+                renew: true,
+                max_hold: None,
+                replicas: config.replicas,
+            },
+            wait,
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let checked = self.context.check_name(&self.name);
+        checked.map_err(|error| self.error(error))
+    }
+
+    fn error(&self, error: Error) -> Error {
+        self.context.about(&self.name, error)
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("key", &self.key())
+            .field("permits", &self.capacity.load(Ordering::Acquire))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+-- The step that serves the line: from the first ticket on, each whose permits are free becomes a hold, under a short grant
+-- lease, and its process alone is told.
+--
+-- A ticket is the id of the hold that it becomes, `<client>:<number>`, `|<milliseconds>` behind it for a grant lease other than
+-- one second, and `p<permits>`. Its client is told on a channel of its own: `GS <number> 0 <time in µs> <grant lease> <key>`.
+-- Modes: 'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without. A client that does not listen is gone, and
+-- its ticket is skipped, where the count of receivers can be trusted: in mode C a dead ticket costs a grant lease.
+--
+-- The first that cannot be served yet keeps what is free, under its own id: so large requests are not starved by small ones,
+-- nor by Redisson, which knows no line. It keeps them for three looks after its latest. A first that keeps nothing may be of
+-- a process that is gone, so it leaves the line with what is free, for a grant lease, and is told to look: `LS …`. A living
+-- one is back in its place with that look, before what it keeps expires; a dead or stopped one holds up those behind it once.
+--
+-- own      the ticket of a caller that takes the permits itself when its turn comes, for `lease` milliseconds; nil for none
+--
+-- Returns whether that was served. No error is thrown: the line must not hide the end of a hold.
+
+local function tell(word, client, number, ms)
+  local channel = ARGV[4] == 'S' and KEYS[4] .. ':' .. client or 'leasehold:' .. client
+  -- Not by `string.format`, which ends a name at a zero byte.
+  local message = word .. ' ' .. number .. ' 0 ' .. time[1] .. string.format('%06d ', time[2]) .. ms .. ' ' .. KEYS[1]
+  return pcall(ARGV[4] == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
+end
+
+-- Serves one ticket, or lets it keep what is free. Returns true if the next one has its turn.
+local function serve_first(ticket, is_own, lease)
+  local client, number, ms, count, start = identify(ticket)
+  -- Another ticket is not one of ours: it is dropped, and so is one for more than there are: its process is told of that when
+  -- it looks.
+  if not count or count < 1 or count > capacity or ms < 1 or ms > 60000 then
+    return pcall('ZREM', KEYS[4], ticket) == 1
+  end
+  if free <= 0 and not is_own then
+    return false
+  end
+  local kept, until_ms = 0, nil
+  if free < count then
+    kept, until_ms = present(start, count)
+  end
+  local is_served = free + kept >= count
+  if is_own then
+    if is_served then
+      pcall('ZREM', KEYS[4], ticket)
+      give(start, 0, count, lease)
+    elseif free + kept > 0 then
+      give(start, 0, kept + math.max(free, 0), 3300)
+    end
+    return is_served
+  end
+  if not is_served and kept > 0 then
+    give(start, kept, free, until_ms - now)
+    return false
+  end
+  local heard = tell(is_served and 'GS' or 'LS', client, number, ms)
+  -- No right to publish: the ticket stays, and its process finds out when it looks.
+  if type(heard) ~= 'number' or pcall('ZREM', KEYS[4], ticket) ~= 1 then
+    return false
+  end
+  if heard > 0 or ARGV[4] == 'C' then
+    give(start, 0, is_served and count or free, ms)
+  else
+    take(start, 0, kept)
+  end
+  return true
+end
+
+local function serve(own, lease)
+  for _ = 1, 64 do
+    local ticket = KEYS[4] and settled and pcall('ZRANGE', KEYS[4], 0, 0)[1]
+    if not ticket then
+      return false
+    end
+    if not serve_first(ticket, ticket == own, lease) then
+      return false
+    end
+    if ticket == own then
+      return true
+    end
+  end
+  return false
+end
+
