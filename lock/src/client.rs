@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::owner::Owner;
 use crate::primitives::barrier::Barrier;
+use crate::primitives::fair_mutex::FairMutex;
 use crate::primitives::latch::Latch;
 use crate::primitives::mutex::Mutex;
 use crate::primitives::semaphore::Semaphore;
@@ -120,6 +121,13 @@ impl Locks {
     #[must_use]
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
         Semaphore::new(&self.context, name.as_ref(), permits)
+    }
+
+    /// A handle to the fair lock called `name`, which all who wait for it get in the order of their calls. Does no I/O; names as
+    /// with [`mutex`](Self::mutex).
+    #[must_use]
+    pub fn fair_mutex(&self, name: impl AsRef<str>) -> FairMutex {
+        FairMutex::new(&self.context, name.as_ref(), None)
     }
 
     /// A new owner, whose locks nest.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
+use crate::primitives::fair_mutex::FairMutex;
 use crate::primitives::mutex::Mutex;
 
 /// An owner of locks that nest: a lock that it holds already it gets again at once, without asking the server, and the last
@@ -48,6 +49,12 @@ impl Owner {
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(&self.context, name.as_ref(), Some(&self.holds))
+    }
+
+    /// The fair lock called `name`, of this owner. Its waiters of one owner have one place in the order, since they nest.
+    #[must_use]
+    pub fn fair_mutex(&self, name: impl AsRef<str>) -> FairMutex {
+        FairMutex::new(&self.context, name.as_ref(), Some(&self.holds))
     }
 }
 

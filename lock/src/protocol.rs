@@ -7,6 +7,7 @@
 
 pub(crate) mod barrier;
 pub(crate) mod call;
+pub(crate) mod fair;
 pub(crate) mod grant;
 pub(crate) mod inspect;
 pub(crate) mod latch;
@@ -41,6 +42,9 @@ pub(crate) struct Protocol {
     pub(crate) access: Access,
     /// Whether a hold may be passed on within the process, for which its grants come with blocks of tokens.
     pub(crate) passes: bool,
+    /// Whether each waiter has a ticket of its own, so that those of all processes come in the order of their calls. With
+    /// Redisson its fair queue is kept.
+    pub(crate) is_fair: bool,
     /// What tells its tickets from those of other protocols in the same line.
     pub(crate) mark: &'static str,
 
@@ -90,7 +94,7 @@ pub(crate) type TakeOver = for<'a> fn(&Attempt<'a>, former: &'a str) -> Call<'a>
 impl Protocol {
     /// A protocol on the data whose grants begin with this word: its release takes back any hold there.
     pub(crate) fn of_word(word: &str) -> Option<&'static Self> {
-        let all = [&mutex::MUTEX, &semaphore::SEMAPHORE];
+        let all = [&mutex::MUTEX, &fair::FAIR, &semaphore::SEMAPHORE];
         all.into_iter().find(|protocol| protocol.word == word)
     }
 }
@@ -126,6 +130,8 @@ pub(crate) struct InLine<'a> {
     pub(crate) text: &'a [u8],
     /// Its place, if it had one.
     pub(crate) score: Option<u64>,
+    /// Its run beside Redisson's queue, if it had one.
+    pub(crate) run: Option<u8>,
     pub(crate) channels: Channels,
 }
 

@@ -126,7 +126,7 @@ async fn contend(
         }
         grants::resume(context, name);
         // A grant must be heard. Until it is known that there is somebody to wait for, no subscription is made.
-        if !waits || is_time_up() || !grants::is_listening(context, name) {
+        if !waits || is_time_up() || !grants::is_listening(context, request.protocol, name) {
             if let Attempted::Granted(hold) = attempt(request, place, Ask::Try).await? {
                 return Ok(Some(hold));
             }
@@ -232,9 +232,14 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         letter: protocol.mark,
         permits: permits.count,
     };
+    let ticket = Ticket::new(id, granted_for, with_block, mark, look_at);
     let standing = Standing {
         protocol,
-        ticket: Ticket::new(id, granted_for, with_block, mark, look_at),
+        ticket: if protocol.is_fair {
+            ticket.fair()
+        } else {
+            ticket
+        },
         permits: *permits,
         owner: owner.as_ref().map(|owner| owner.number()),
         lease,

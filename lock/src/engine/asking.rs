@@ -130,13 +130,15 @@ fn asks<'a>(request: &Request, ask: Ask, text: Option<&'a TicketText>) -> Option
     // Only what goes to the same server over the same connection runs behind the subscription.
     let shares = request.terms.quorum().is_none() && context.client.channels() != Channels::Cluster;
     let behind = shares.then(|| grants::asked_over(context, name)).flatten();
-    let score = context.registry.table.with_standing(name, |standing| {
+    let known = context.registry.table.with_standing(name, |standing| {
         standing.ticket.asks(behind);
-        standing.ticket.score()
+        (standing.ticket.score(), standing.ticket.run())
     });
+    let (score, run) = known.unwrap_or_default();
     Some(InLine {
         text: text?.as_bytes(),
-        score: score.flatten(),
+        score,
+        run,
         channels: context.client.channels(),
     })
 }

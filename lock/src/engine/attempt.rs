@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::asking::{Asked, Reply, read, send};
 use super::context::Context;
+use super::grants;
 use super::hold::{Granted, Hold};
 use super::line::PassedOn;
 use super::open_attempt::OpenAttempt;
@@ -121,6 +122,9 @@ fn answered(
             with_ticket(request, ask, |ticket| {
                 ticket.placed(placed, reply.sent(), source, now, jitter);
             });
+            if let Some(run) = placed.run {
+                grants::listen_to_run(context, request.protocol, &request.name, run);
+            }
             return Ok(Err(Attempted::Held));
         }
         Some(Answer::Held(held)) => {

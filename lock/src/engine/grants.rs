@@ -10,7 +10,8 @@ use super::line::{Line, Standing};
 use super::release::{self, Withdrawn};
 use crate::options::Interop;
 use crate::protocol::Protocol;
-use crate::protocol::grant::{self, GrantMessage};
+use crate::protocol::fair;
+use crate::protocol::grant::{self, GrantMessage, NextMessage};
 use crate::protocol::permits::Permits;
 use crate::state::deadline::Now;
 use crate::state::names::Name;
@@ -18,13 +19,17 @@ use crate::state::ticket::Grant;
 use crate::state::waiters::Access;
 
 /// Whether a ticket for `name` would hear of everything that concerns it.
-pub(super) fn is_listening(context: &Context, name: &Arc<Name>) -> bool {
+pub(super) fn is_listening(
+    context: &Context,
+    protocol: &'static Protocol,
+    name: &Arc<Name>,
+) -> bool {
     let hears_releases = || {
         let table = &context.registry.table;
         table.with_line(name, |line| line.releases.is_some()) == Some(true)
     };
-    asked_over(context, name).is_some()
-        && (context.config.interop == Interop::Off || hears_releases())
+    let awaits_releases = context.config.interop == Interop::Redisson && !protocol.is_fair;
+    asked_over(context, name).is_some() && (!awaits_releases || hears_releases())
 }
 
 /// The connection over which the grants of `name` were subscribed to: what is asked over it now is answered behind that. In
@@ -34,7 +39,7 @@ pub(super) fn asked_over(context: &Context, name: &Arc<Name>) -> Option<Source> 
         Channels::Sharded => context
             .registry
             .table
-            .with_line(name, |line| line.grants.as_ref()?.asked_over())?,
+            .with_line(name.whole(), |line| line.grants.as_ref()?.asked_over())?,
         Channels::Server | Channels::Cluster => context.grants().as_ref()?.asked_over(),
     }
 }
@@ -42,13 +47,15 @@ pub(super) fn asked_over(context: &Context, name: &Arc<Name>) -> Option<Source> 
 /// Goes on with a subscription to the grants of `name` that was kept since it was wanted last.
 pub(super) fn resume(context: &Context, name: &Arc<Name>) {
     if context.client.channels() == Channels::Sharded {
-        context.registry.table.resume(name);
+        context.registry.table.resume(name.whole());
     }
 }
 
 /// Subscribes to the grants of `name`, and with Redisson to its releases, unless that was done.
 pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: &Arc<Name>) {
     let table = &context.registry.table;
+    // Its lanes share them.
+    let name = name.whole();
     if context.client.channels() == Channels::Sharded {
         let known = table.with_line(name, |line| line.grants.is_some());
         if known == Some(false) {
@@ -57,7 +64,9 @@ pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: 
             let grants = subscribe_to_grants(context, &channel, move |context, source| {
                 let now = Instant::now();
                 let table = &context.registry.table;
-                table.with_ticket(&waited_for, |ticket| ticket.subscribed(source, now));
+                table.with_tickets(&waited_for, |ticket| {
+                    ticket.subscribed(source, now);
+                });
             });
             table.with_line(name, |line| line.grants = Some(grants));
         }
@@ -70,13 +79,55 @@ pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: 
         let superfluous = context.grants().replace(grants);
         drop(superfluous);
     }
-    if context.config.interop == Interop::Redisson {
+    if context.config.interop == Interop::Redisson && !protocol.is_fair {
         let known = table.with_line(name, |line| line.releases.is_some());
         if known == Some(false) {
             let releases = subscribe_to_releases(context, protocol, name);
             table.with_line(name, |line| line.releases = Some(releases));
         }
     }
+}
+
+/// Subscribes to the channel on which Redisson tells that this run of fair tickets is next, unless that was done.
+pub(super) fn listen_to_run(
+    context: &Arc<Context>,
+    protocol: &'static Protocol,
+    name: &Arc<Name>,
+    run: u8,
+) {
+    let table = &context.registry.table;
+    let name = name.whole();
+    let is_known = |line: &mut Line| line.runs.iter().any(|(known, _)| *known == run);
+    if table.with_line(name, is_known) != Some(false) {
+        return;
+    }
+    let (listening, told) = (Arc::downgrade(context), Arc::clone(name));
+    let channel = fair::run_channel(name, run);
+    let subscription = context.client.listen(channel.as_bytes(), move |event, _| {
+        let Some(context) = listening.upgrade() else {
+            return;
+        };
+        let (table, now) = (&context.registry.table, Instant::now());
+        // One look serves the first in line, whoever that is.
+        match event {
+            SubscriptionEvent::Message(message) if (protocol.is_release)(&message) => {
+                table.with_first_ticket(&told, |ticket| ticket.released_by_redisson(now));
+            }
+            // It may have been told before.
+            SubscriptionEvent::Subscribed => {
+                table.with_first_ticket(&told, |ticket| ticket.look_now(now));
+            }
+            _ => {}
+        }
+    });
+    let mut subscription = Some(subscription);
+    table.with_line(name, |line| {
+        if !is_known(line) {
+            line.runs.extend(subscription.take().map(|new| (run, new)));
+        }
+    });
+    // Another waiter may have been quicker; then it ends here, outside of the lock.
+    drop(subscription);
 }
 
 /// Subscribes to the channel of grants called `channel`; `subscribed` hears when that is confirmed, since what was granted
@@ -127,6 +178,10 @@ fn subscribe_to_releases(
 fn granted(context: &Arc<Context>, message: &[u8], source: Source) {
     if let Some(number) = grant::put_aside(message) {
         context.registry.table.put_aside(number);
+        return;
+    }
+    if let Some(next) = NextMessage::read(message) {
+        context.registry.table.is_next(next.number, next.lease);
         return;
     }
     let Some(message) = GrantMessage::read(message) else {

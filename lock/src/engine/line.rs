@@ -19,6 +19,8 @@ pub(crate) struct Line {
     pub(super) grants: Option<Subscription>,
     /// To Redisson's channel of releases.
     pub(super) releases: Option<Subscription>,
+    /// To the channels of the runs beside Redisson's fair queue.
+    pub(super) runs: Vec<(u8, Subscription)>,
 }
 
 /// A ticket, and what its requests may have left behind.

@@ -398,7 +398,7 @@ fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Left 
 fn submit(context: &Context, hold: &Hold, permits: Permits) -> Releasing {
     let registry = &context.registry;
     let mut end = end_of(registry, &context.client, hold, permits);
-    if end.redisson.is_some() {
+    if end.redisson.is_some() && !hold.protocol.is_fair {
         let is_open = context.is_open_release(&hold.name);
         let announced = registry
             .table

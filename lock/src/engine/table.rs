@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold_cluster::Source;
 
@@ -84,7 +84,7 @@ impl Table {
     pub(crate) fn leave(&self, name: &Arc<Name>, place: u64) -> Option<Line> {
         let mut after = lock(&self.waiters).leave(name, place);
         let line = after.take_line();
-        after.run();
+        self.finish(after);
         line
     }
 
@@ -92,9 +92,18 @@ impl Table {
     pub(crate) fn end(&self, hold: &Hold) {
         let mut after = lock(&self.waiters).end(&hold.name, hold.id.number());
         let line = after.take_line();
-        after.run();
+        self.finish(after);
         if let Some(line) = line {
             self.park(&hold.name, line);
+        }
+    }
+
+    /// Carries out the effects of a change after which a name may have no lanes any more.
+    fn finish(&self, mut after: After<Line>) {
+        let shared = after.take_shared();
+        after.run();
+        if let Some((name, line)) = shared {
+            self.park(&name, line);
         }
     }
 
@@ -178,6 +187,23 @@ impl Table {
         waker.into_iter().for_each(Waker::wake);
     }
 
+    /// The same for the tickets of all lanes of this name.
+    pub(crate) fn with_tickets(&self, name: &Arc<Name>, mut then: impl FnMut(&mut Ticket)) {
+        let lanes: Vec<_> = lock(&self.waiters).lanes(name).cloned().collect();
+        for name in lanes.iter().chain([name]) {
+            self.with_ticket(name, &mut then);
+        }
+    }
+
+    /// The same for the first of them.
+    pub(crate) fn with_first_ticket(&self, name: &Arc<Name>, then: impl FnOnce(&mut Ticket)) {
+        let stands = |line: &Line| line.standing.is_some();
+        let first = lock(&self.waiters).first_lane(name, stands).cloned();
+        if let Some(first) = first {
+            self.with_ticket(&first, then);
+        }
+    }
+
     /// Passes `hold` on to the next waiter here. Returns whether there is one.
     pub(crate) fn pass(&self, hold: &Hold, standing: Standing) -> bool {
         let mut standing = Some(standing);
@@ -227,6 +253,19 @@ impl Table {
             self.with_ticket(&name, |ticket| {
                 if ticket.id().number() == number {
                     ticket.put_aside(now);
+                }
+            });
+        }
+    }
+
+    /// The ticket of the hold with this number is the first behind one that was granted for `lease`.
+    pub(crate) fn is_next(&self, number: u64, lease: Duration) {
+        let now = Instant::now();
+        let name = lock(&self.waiters).name_of(number).cloned();
+        if let Some(name) = name {
+            self.with_ticket(&name, |ticket| {
+                if ticket.id().number() == number {
+                    ticket.is_next(lease, now);
                 }
             });
         }

@@ -13,11 +13,13 @@ use crate::engine::release;
 use crate::engine::request::{Request, Wait};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Terms;
+use crate::protocol::call::Call;
 use crate::protocol::mutex::{
     Inspected, MUTEX, force_unlock, force_unlock_single_key, inspect, inspect_all, read_inspect,
     read_inspect_all,
 };
 use crate::protocol::permits::Permits;
+use crate::protocol::{End, Protocol};
 use crate::request::{Acquire, TryAcquire};
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::Name;
@@ -35,15 +37,39 @@ use crate::state::names::Name;
 #[derive(Clone)]
 pub struct Mutex {
     context: Arc<Handle>,
+    kind: &'static Kind,
     name: Arc<Name>,
     owner: Option<Arc<OwnerHolds>>,
 }
 
+/// One of the primitives on the hash of a single holder.
+pub(super) struct Kind {
+    pub(super) protocol: &'static Protocol,
+    /// Removes it from its holder, and hands it on.
+    pub(super) force_unlock: for<'a> fn(&End<'a>) -> Call<'a>,
+}
+
+static KIND: Kind = Kind {
+    protocol: &MUTEX,
+    force_unlock,
+};
+
 impl Mutex {
     pub(crate) fn new(context: &Arc<Handle>, name: &str, owner: Option<&Arc<OwnerHolds>>) -> Self {
-        let name = Name::new(MUTEX.layout, context.config.namespace.as_deref(), name);
+        Self::of(&KIND, context, name, owner)
+    }
+
+    pub(super) fn of(
+        kind: &'static Kind,
+        context: &Arc<Handle>,
+        name: &str,
+        owner: Option<&Arc<OwnerHolds>>,
+    ) -> Self {
+        let namespace = context.config.namespace.as_deref();
+        let name = Name::new(kind.protocol.layout, namespace, name);
         Self {
             context: Arc::clone(context),
+            kind,
             name: Arc::new(name),
             owner: owner.cloned(),
         }
@@ -170,7 +196,8 @@ impl Mutex {
             &context.client,
             (&self.name, &id, context.config.lease),
         );
-        let (call, single_key) = (force_unlock(&end), force_unlock_single_key(&end));
+        let call = (self.kind.force_unlock)(&end);
+        let single_key = force_unlock_single_key(&end);
         // Granted before the request is sent, so gone when it is answered.
         let registry = &self.context.registry;
         let numbers = registry.table.numbers(&self.name);
@@ -196,11 +223,11 @@ impl Mutex {
         }
     }
 
-    fn request(&self, wait: Wait) -> Request {
+    pub(super) fn request(&self, wait: Wait) -> Request {
         let config = &self.context.config;
         Request {
             context: Arc::clone(&self.context),
-            protocol: &MUTEX,
+            protocol: self.kind.protocol,
             name: Arc::clone(&self.name),
             permits: Permits::NONE,
             owner: self.owner.clone(),

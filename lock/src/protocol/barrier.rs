@@ -25,6 +25,7 @@ pub(crate) static PARTY: Protocol = Protocol {
     line: BARRIER,
     access: Access::Shared,
     passes: false,
+    is_fair: false,
     take_over: None,
     mark: "",
     acquire: no_request,

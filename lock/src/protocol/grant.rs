@@ -44,6 +44,27 @@ pub(crate) fn put_aside(message: &[u8]) -> Option<u64> {
     message.strip_prefix("LS ")?.split(' ').next()?.parse().ok()
 }
 
+/// `N <number> <grant lease in ms>`: a grant was made, and a ticket is the first behind it of another client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NextMessage {
+    /// Of the hold that the ticket becomes.
+    pub(crate) number: u64,
+    /// Of the grant.
+    pub(crate) lease: Duration,
+}
+
+impl NextMessage {
+    /// Reads a message; `None` if it is another one.
+    pub(crate) fn read(message: &[u8]) -> Option<Self> {
+        let words = std::str::from_utf8(message.strip_prefix(b"N ")?).ok()?;
+        let (number, lease) = words.split_once(' ')?;
+        Some(Self {
+            number: number.parse().ok()?,
+            lease: Duration::from_millis(lease.parse().ok()?),
+        })
+    }
+}
+
 /// The channel of all grants to the client with this id, where channels belong to no slot.
 pub(crate) fn channel(client: &str) -> String {
     format!("leasehold:{client}")
@@ -76,6 +97,21 @@ mod tests {
         assert!(GrantMessage::read(message).is_none());
         for other in [&b"GS 7 0 1 1000 a"[..], b"LS", b"LS ", b"LS x", b"LS \xff"] {
             assert_eq!(put_aside(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_ticket_behind_a_grant_is_read() {
+        let next = NextMessage::read(b"N 7 1000").unwrap();
+        assert_eq!((next.number, next.lease), (7, Duration::from_secs(1)));
+        for message in [
+            &b"N 7"[..],
+            b"N 7 1000 ",
+            b"N  1000",
+            b"G 7 1000",
+            b"N 7 \xff",
+        ] {
+            assert_eq!(NextMessage::read(message), None, "{message:?}");
         }
     }
 

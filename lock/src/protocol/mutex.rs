@@ -25,6 +25,7 @@ pub(crate) static MUTEX: Protocol = Protocol {
     line: LINE,
     access: Access::Exclusive,
     passes: true,
+    is_fair: false,
     mark: "",
     acquire,
     take_over: Some(take_over),
@@ -76,7 +77,7 @@ impl From<Inspected> for Holder {
 /// Index of the counter of fencing tokens in the layout.
 const COUNTER: usize = 0;
 /// The time to keep the counter that the scripts take if none is given.
-const USUAL_TTL: Duration = Duration::from_secs(600);
+pub(super) const USUAL_TTL: Duration = Duration::from_secs(600);
 
 /// Index of the line.
 const LINE: usize = 1;
@@ -89,9 +90,9 @@ static CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM
 static CONFIRM_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM_ALONE));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
 static RELEASE_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE_ALONE));
-static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW));
-static RENEW_ONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_ONE));
-static RENEW_REPLICATED: LazyLock<Script> =
+pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW));
+pub(super) static RENEW_ONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_ONE));
+pub(super) static RENEW_REPLICATED: LazyLock<Script> =
     LazyLock::new(|| Script::new(sources::RENEW_REPLICATED));
 static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT));
 static INSPECT_ALL: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT_ALL));
@@ -116,7 +117,7 @@ fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     call
 }
 
-fn take_over<'a>(attempt: &Attempt<'a>, former: &'a str) -> Call<'a> {
+pub(super) fn take_over<'a>(attempt: &Attempt<'a>, former: &'a str) -> Call<'a> {
     let mut call = asking(&TAKE_OVER, attempt);
     call.arg(former);
     call
@@ -135,15 +136,15 @@ fn look<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     call
 }
 
-fn acquire_single_key<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+pub(super) fn acquire_single_key<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     asking_with_single_key(&ACQUIRE_ALONE, attempt)
 }
 
-fn confirm<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+pub(super) fn confirm<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     asking(&CONFIRM, attempt)
 }
 
-fn confirm_single_key<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+pub(super) fn confirm_single_key<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     asking_with_single_key(&CONFIRM_ALONE, attempt)
 }
 
@@ -174,7 +175,7 @@ fn asking_with_single_key<'a>(script: &'static Script, attempt: &Attempt<'a>) ->
     call
 }
 
-fn read_answer(reply: &Value) -> Option<Answer> {
+pub(super) fn read_answer(reply: &Value) -> Option<Answer> {
     let Some(parts) = reply.as_array() else {
         return Some(match reply.as_int()? {
             token @ 1.. => granted(token, None),
@@ -190,12 +191,13 @@ fn read_answer(reply: &Value) -> Option<Answer> {
             score: score.as_int()?.try_into().ok()?,
             server_time: time.as_int()?.try_into().ok()?,
             missing: missing.as_int()? == 1,
+            run: None,
         })),
         _ => None,
     }
 }
 
-fn read_confirm(reply: &Value) -> Option<Answer> {
+pub(super) fn read_confirm(reply: &Value) -> Option<Answer> {
     match reply.as_int() {
         Some(0) => Some(Answer::Held(Duration::ZERO)),
         _ => read_answer(reply),
@@ -209,17 +211,17 @@ fn granted(token: i64, left: Option<Duration>) -> Answer {
     }
 }
 
-fn ms(ms: i64) -> Duration {
+pub(super) fn ms(ms: i64) -> Duration {
     Duration::from_millis(ms.max(0).cast_unsigned())
 }
 
-fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
+pub(super) fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
     call.key(renewal.name.key())
         .arg(renewal.id.as_bytes())
         .arg(millis(renewal.lease));
 }
 
-fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
+pub(super) fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
     let one = |held: &Value| match held.as_int() {
         Some(1) => Renewed::Held,
         Some(0) => Renewed::Gone,
@@ -261,7 +263,7 @@ fn release<'a>(end: &End<'a>) -> Call<'a> {
     call
 }
 
-fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
+pub(super) fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
     let mut call = Call::new(&RELEASE_ALONE);
     call.key(end.name.key())
         .arg(end.id.as_bytes())
@@ -272,7 +274,7 @@ fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
     call
 }
 
-fn read_release(reply: &Value) -> Option<Ended> {
+pub(super) fn read_release(reply: &Value) -> Option<Ended> {
     Some(match reply.as_int()? {
         0 => Ended::AlreadyGone,
         _ => Ended::Released,
@@ -360,6 +362,6 @@ pub(crate) fn force_unlock_single_key<'a>(end: &End<'a>) -> Call<'a> {
 }
 
 /// Redisson's words for a release: `0`, and `1` on the read side of its read-write locks.
-fn is_release(message: &[u8]) -> bool {
+pub(super) fn is_release(message: &[u8]) -> bool {
     matches!(message, b"0" | b"1")
 }

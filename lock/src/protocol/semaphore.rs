@@ -24,6 +24,7 @@ pub(crate) static SEMAPHORE: Protocol = Protocol {
     line: LINE,
     access: Access::Counted,
     passes: false,
+    is_fair: false,
     mark: "p",
     acquire,
     take_over: None,
@@ -162,6 +163,7 @@ fn read_answer(reply: &Value) -> Option<Answer> {
             score: score.as_int()?.try_into().ok()?,
             server_time: time.as_int()?.try_into().ok()?,
             missing: missing.as_int()? == 1,
+            run: None,
         })),
         _ => None,
     }

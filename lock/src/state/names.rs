@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use leasehold_cluster::slot::tag;
 
@@ -29,8 +30,23 @@ pub(crate) enum Derived {
     Wrapped(&'static str),
 }
 
-/// A name with everything that is derived from it, formatted once.
+/// A name with everything that is derived from it, formatted once; or a lane of one.
+///
+/// The waiters of a name stand behind each other and have one ticket. Where each is to have its own, it waits in a lane: for
+/// the tables of this process that is a name of its own, for the server the same one.
 pub(crate) struct Name {
+    texts: Arc<Texts>,
+    lane: Option<Lane>,
+    /// Of the key and the lane, for tables that need no exactness.
+    hash: u64,
+}
+
+struct Lane {
+    number: u64,
+    of: Arc<Name>,
+}
+
+struct Texts {
     layout: &'static Layout,
     /// The namespace and the name.
     key: Box<str>,
@@ -40,8 +56,6 @@ pub(crate) struct Name {
     derived: Box<[Box<str>]>,
     /// Why the name cannot be used, if so: reported when it is used, so that creating a handle never fails.
     bad: Option<BadName>,
-    /// Of the key, for tables that need no exactness.
-    hash: u64,
 }
 
 /// Why a name cannot be used.
@@ -98,22 +112,51 @@ impl Name {
         };
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
-        Self {
+        let hash = hasher.finish();
+        let texts = Texts {
             layout,
             channel: layout.channel.of(&key),
             key,
             derived,
             bad,
+        };
+        Self {
+            texts: Arc::new(texts),
+            lane: None,
+            hash,
+        }
+    }
+
+    /// The lane of this name with a `number` that no other one has.
+    pub(crate) fn lane(self: &Arc<Self>, number: u64) -> Self {
+        let mut hasher = KnownHash(self.hash);
+        hasher.write_u64(self.hash ^ number.rotate_left(32));
+        Self {
+            texts: Arc::clone(&self.texts),
+            lane: Some(Lane {
+                number,
+                of: Arc::clone(self),
+            }),
             hash: hasher.finish(),
         }
     }
 
+    /// The name without its lane.
+    pub(crate) fn whole(self: &Arc<Self>) -> &Arc<Self> {
+        self.lane.as_ref().map_or(self, |lane| &lane.of)
+    }
+
+    /// The number of its lane, if it is one.
+    pub(crate) fn lane_number(&self) -> Option<u64> {
+        self.lane.as_ref().map(|lane| lane.number)
+    }
+
     pub(crate) fn key(&self) -> &str {
-        &self.key
+        &self.texts.key
     }
 
     pub(crate) fn channel(&self) -> &str {
-        &self.channel
+        &self.texts.channel
     }
 
     /// The key with this index in the layout.
@@ -122,11 +165,11 @@ impl Name {
     ///
     /// If the layout has no such key.
     pub(crate) fn derived(&self, index: usize) -> &str {
-        &self.derived[index]
+        &self.texts.derived[index]
     }
 
-    pub(crate) const fn bad(&self) -> Option<BadName> {
-        self.bad
+    pub(crate) fn bad(&self) -> Option<BadName> {
+        self.texts.bad
     }
 
     pub(crate) const fn hash(&self) -> u64 {
@@ -135,10 +178,13 @@ impl Name {
 }
 
 /// One `Locks` has one namespace, so one key of one primitive is one name. Primitives that share a key exclude each other at
-/// the server, not here.
+/// the server, not here, and so do lanes.
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key && std::ptr::eq(self.layout, other.layout)
+        self.lane_number() == other.lane_number()
+            && (Arc::ptr_eq(&self.texts, &other.texts)
+                || self.texts.key == other.texts.key
+                    && std::ptr::eq(self.texts.layout, other.texts.layout))
     }
 }
 
@@ -173,7 +219,7 @@ impl Hasher for KnownHash {
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.key.fmt(f)
+        self.key().fmt(f)
     }
 }
 

@@ -23,6 +23,9 @@ const LONGEST_ROUND_TRIP: Duration = Duration::from_secs(5);
 /// Looks are this far apart at most.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
+/// The same for fair tickets: by them Redisson knows that they are alive, and they pass a waiter that died no later.
+const LONGEST_FAIR_PAUSE: Duration = Duration::from_secs(2);
+
 /// Behind the end of the holder's lease, the first in line looks after this long, and each behind it so much later.
 const AFTER_EXPIRY: Duration = Duration::from_millis(20);
 /// Places beyond this one look together.
@@ -50,6 +53,10 @@ pub(crate) struct Ticket {
     score: Option<u64>,
     /// How many tickets were ahead at the last look.
     place: u64,
+    /// Its run beside Redisson's queue, as the server told it.
+    run: Option<u8>,
+    /// Looks are this far apart at most.
+    longest_pause: Duration,
     /// Looks in a row before which it was missing, without a reason known here.
     missed: u32,
     /// Whether it was put aside since: then it is missing for that reason.
@@ -119,6 +126,8 @@ pub(crate) struct Placed {
     pub(crate) server_time: u64,
     /// Whether it was not there before.
     pub(crate) missing: bool,
+    /// Its run beside Redisson's queue, if that is kept.
+    pub(crate) run: Option<u8>,
 }
 
 /// A message that a ticket became the holder.
@@ -183,6 +192,8 @@ impl Ticket {
             grant_lease,
             score: None,
             place: 0,
+            run: None,
+            longest_pause: LONGEST_PAUSE,
             missed: 0,
             is_put_aside: false,
             joined: false,
@@ -193,6 +204,14 @@ impl Ticket {
             look_at,
             grant: None,
             passed: None,
+        }
+    }
+
+    /// The same ticket, of a fair lock.
+    pub(crate) fn fair(self) -> Self {
+        Self {
+            longest_pause: LONGEST_FAIR_PAUSE,
+            ..self
         }
     }
 
@@ -239,6 +258,11 @@ impl Ticket {
         if self.missed > 0 { None } else { self.score }
     }
 
+    /// The run to look with.
+    pub(crate) const fn run(&self) -> Option<u8> {
+        self.run
+    }
+
     /// A request for it is sent, behind the subscription to grants over the connection `behind`, if there is one.
     pub(crate) fn asks(&mut self, behind: Option<Source>) {
         self.joined = true;
@@ -264,13 +288,14 @@ impl Ticket {
         };
         self.score = Some(placed.score);
         self.place = placed.place;
+        self.run = placed.run;
         self.sample = source.map(|source| Sample {
             sent,
             server_time: placed.server_time,
             source,
         });
         // A grant that arrived before the answer is newer than it only if it was made later.
-        let by_place = pause(placed.place, jitter);
+        let by_place = pause(placed.place, jitter).min(self.longest_pause);
         let places = placed.place.min(SPREAD_PLACES) as u32;
         let at_end = placed.held.saturating_add(AFTER_EXPIRY * (1 + places));
         self.look_at = now + by_place.min(at_end);
@@ -335,6 +360,11 @@ impl Ticket {
     pub(crate) fn put_aside(&mut self, now: Instant) {
         self.is_put_aside = true;
         self.look_now(now);
+    }
+
+    /// It is the first behind a ticket that was granted by now for `lease`.
+    pub(crate) fn is_next(&mut self, lease: Duration, now: Instant) {
+        self.look_at = self.look_at.min(now + lease + AFTER_EXPIRY);
     }
 
     /// When to look.

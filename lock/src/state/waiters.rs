@@ -4,7 +4,7 @@
 //! server, so a process with a thousand waiters costs the server as much as one with a single waiter. What it has there
 //! belongs to the entry: the next head goes on with it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::task::Waker;
@@ -33,8 +33,10 @@ struct Entry<H, L, F> {
     head: Option<Waiter<F>>,
     /// The other waiters, first come first served, by ascending places.
     rest: VecDeque<Waiter<F>>,
-    /// What the head has at the server, kept for the next one.
+    /// What the head has at the server, kept for the next one; of a name with lanes, what they share.
     line: L,
+    /// The lanes of this name that are held or wanted, by their numbers.
+    lanes: BTreeMap<u64, Arc<Name>>,
 }
 
 /// The holds of one name. The first needs no heap.
@@ -112,6 +114,8 @@ pub(crate) struct After<L> {
     wakers: Vec<Waker>,
     /// What nobody here waits with any more.
     line: Option<L>,
+    /// What the lanes of a name shared, of which this was the last.
+    shared: Option<(Arc<Name>, L)>,
 }
 
 /// What is left when all locking ends.
@@ -156,13 +160,10 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
             Some(entry) if entry.head.is_none() => entry.head = Some(waiter),
             Some(entry) => entry.rest.push_back(waiter),
             None => {
-                let entry = Entry {
-                    held: Holds::none(),
-                    head: Some(waiter),
-                    rest: VecDeque::new(),
-                    line: L::default(),
-                };
+                let mut entry = Entry::empty();
+                entry.head = Some(waiter);
                 self.entries.insert(Arc::clone(name), entry);
+                self.open_lane(name);
             }
         }
         Ok(place)
@@ -254,7 +255,7 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
                 .filter(|waiter| waiter.claim.owner == owner);
             wakers.extend(nested.filter_map(|waiter| waiter.waker.take()));
         }
-        Ok(After { wakers, line: None })
+        Ok(After::wake(wakers))
     }
 
     /// The attempt of the head failed for a reason that concerns all who would make the same one: they need not find out one
@@ -273,20 +274,18 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
                 wakers.extend(waiter.waker.take());
             }
         }
-        After { wakers, line: None }
+        After::wake(wakers)
     }
 
     /// Leaves the queue from any position; the next one moves up. With the last one goes what they had at the server.
     pub(crate) fn leave(&mut self, name: &Arc<Name>, place: u64) -> After<L> {
-        let mut after = After {
-            wakers: Vec::new(),
-            line: None,
-        };
+        let mut after = After::wake(Vec::new());
         if let Some(entry) = self.entries.get_mut(name) {
             after.wakers.extend(entry.depart(place));
             if entry.head.is_none() {
-                after.line = Some(std::mem::take(&mut entry.line));
-                self.sweep(name);
+                let line = std::mem::take(&mut entry.line);
+                self.sweep(name, &mut after);
+                after.line = Some(line);
             }
         }
         after
@@ -294,15 +293,12 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
 
     /// The hold with this number is over: released or lost. Others, also later ones, stay.
     pub(crate) fn end(&mut self, name: &Arc<Name>, number: u64) -> After<L> {
-        let mut after = After {
-            wakers: Vec::new(),
-            line: None,
-        };
+        let mut after = After::wake(Vec::new());
         if let Some(entry) = self.entries.get_mut(name)
             && entry.held.remove(number)
         {
             after.wakers.extend(entry.wake_head());
-            after.line = self.sweep(name);
+            self.sweep(name, &mut after);
         }
         after
     }
@@ -322,7 +318,7 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         }
         entry.held.remove(number);
         let wakers = entry.wake_head().into_iter().collect();
-        Some(After { wakers, line: None })
+        Some(After::wake(wakers))
     }
 
     /// Whether others wait here behind the head.
@@ -368,11 +364,32 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         held.map(|held| held.hold.clone()).collect()
     }
 
-    /// The holds of this name.
+    /// The holds of this name, in all of its lanes.
     pub(crate) fn holds(&self, name: &Arc<Name>) -> Vec<H> {
-        let entry = self.entries.get(name);
-        let held = entry.into_iter().flat_map(|entry| entry.held.iter());
+        let lanes = self.lanes(name).filter_map(|lane| self.entries.get(lane));
+        let entries = self.entries.get(name).into_iter().chain(lanes);
+        let held = entries.flat_map(|entry| entry.held.iter());
         held.map(|held| held.hold.clone()).collect()
+    }
+
+    /// The lanes of this name that are held or wanted, by their numbers.
+    pub(crate) fn lanes(&self, name: &Arc<Name>) -> impl Iterator<Item = &Arc<Name>> {
+        let entry = self.entries.get(name).into_iter();
+        entry.flat_map(|entry| entry.lanes.values())
+    }
+
+    /// The first lane of this name whose line is such.
+    pub(crate) fn first_lane(
+        &self,
+        name: &Arc<Name>,
+        mut is_such: impl FnMut(&L) -> bool,
+    ) -> Option<&Arc<Name>> {
+        let is_such = |lane: &&Arc<Name>| {
+            let entry = self.entries.get(*lane);
+            entry.is_some_and(|entry| is_such(&entry.line))
+        };
+        let mut lanes = self.lanes(name);
+        lanes.find(is_such)
     }
 
     /// Ends all locking: all waiters are to be woken, and the holds and what the waiters have at the server are the caller's
@@ -398,13 +415,51 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         }
     }
 
-    /// Removes the entry if the name is neither held nor wanted. Returns what it had at the server, to be dropped elsewhere.
-    fn sweep(&mut self, name: &Arc<Name>) -> Option<L> {
-        let entry = self.entries.get(name)?;
-        if entry.held.is_empty() && entry.head.is_none() {
-            return self.entries.remove(name).map(|entry| entry.line);
+    /// The name of a lane keeps an entry for what all of its lanes share.
+    fn open_lane(&mut self, name: &Arc<Name>) {
+        if let Some(number) = name.lane_number() {
+            let whole = self.entries.entry(Arc::clone(name.whole()));
+            let whole = whole.or_insert_with(Entry::empty);
+            whole.lanes.insert(number, Arc::clone(name));
         }
-        None
+    }
+
+    /// Removes the entry if the name is neither held nor wanted. What it had at the server, and what was shared with it, is to
+    /// be dropped elsewhere.
+    fn sweep(&mut self, name: &Arc<Name>, after: &mut After<L>) {
+        if !self.is_idle(name) {
+            return;
+        }
+        after.line = self.entries.remove(name).map(|entry| entry.line);
+        let Some(number) = name.lane_number() else {
+            return;
+        };
+        let whole = name.whole();
+        if let Some(entry) = self.entries.get_mut(whole) {
+            entry.lanes.remove(&number);
+        }
+        if self.is_idle(whole) {
+            let entry = self.entries.remove(whole);
+            after.shared = entry.map(|entry| (Arc::clone(whole), entry.line));
+        }
+    }
+
+    fn is_idle(&self, name: &Arc<Name>) -> bool {
+        self.entries.get(name).is_some_and(|entry| {
+            entry.held.is_empty() && entry.head.is_none() && entry.lanes.is_empty()
+        })
+    }
+}
+
+impl<H, L: Default, F> Entry<H, L, F> {
+    fn empty() -> Self {
+        Self {
+            held: Holds::none(),
+            head: None,
+            rest: VecDeque::new(),
+            line: L::default(),
+            lanes: BTreeMap::new(),
+        }
     }
 }
 
@@ -482,9 +537,22 @@ impl<H> Holds<H> {
 }
 
 impl<L> After<L> {
+    const fn wake(wakers: Vec<Waker>) -> Self {
+        Self {
+            wakers,
+            line: None,
+            shared: None,
+        }
+    }
+
     /// Takes what nobody waits with any more.
     pub(crate) fn take_line(&mut self) -> Option<L> {
         self.line.take()
+    }
+
+    /// Takes what the lanes of a name shared, none of which is left.
+    pub(crate) fn take_shared(&mut self) -> Option<(Arc<Name>, L)> {
+        self.shared.take()
     }
 
     /// Wakes and drops. The table must not be locked.
@@ -492,7 +560,7 @@ impl<L> After<L> {
         for waker in self.wakers {
             waker.wake();
         }
-        drop(self.line);
+        drop((self.line, self.shared));
     }
 }
 

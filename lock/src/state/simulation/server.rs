@@ -438,6 +438,7 @@ impl Server {
             score: score_now,
             server_time: now,
             missing: known.is_none(),
+            run: None,
         }
     }
 

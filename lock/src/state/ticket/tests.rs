@@ -24,6 +24,7 @@ const fn placed(place: u64, server_time: u64) -> Placed {
         score: T,
         server_time,
         missing: false,
+        run: None,
     }
 }
 
@@ -169,6 +170,23 @@ fn looks_are_rare_and_by_place() {
     assert_eq!(look_after(0, 300), ms(320));
     assert_eq!(look_after(4, 300), ms(400));
     assert_eq!(look_after(1_000_000, 300), ms(640));
+}
+
+#[test]
+fn a_fair_ticket_looks_at_least_every_two_seconds_and_when_the_grant_before_it_is_over() {
+    let now = Now::read();
+    let mut ticket = ticket(now).fair();
+    let far = Placed {
+        run: Some(3),
+        ..placed(1_000_000, T)
+    };
+    ticket.placed(far, now, Some(here()), now.monotonic, 0);
+    assert_eq!(ticket.look_at() - now.monotonic, ms(2_000));
+    assert_eq!(ticket.run(), Some(3));
+    ticket.is_next(ms(1_000), now.monotonic);
+    assert_eq!(ticket.look_at() - now.monotonic, ms(1_020));
+    ticket.is_next(ms(5_000), now.monotonic);
+    assert_eq!(ticket.look_at() - now.monotonic, ms(1_020));
 }
 
 #[test]

@@ -215,6 +215,44 @@ fn subscriptions_of_a_hold_go_with_its_entry() {
 }
 
 #[test]
+fn lanes_of_a_name_do_not_exclude_each_other_and_share_what_they_hear() {
+    let mut table = Table::new();
+    let whole = name("a");
+    let lanes = [7, 3].map(|number| Arc::new(whole.lane(number)));
+    assert!(lanes[0] != lanes[1] && lanes[0] != whole);
+    assert_eq!(lanes[0], Arc::new(name("a").lane(7)));
+    let places = lanes.each_ref().map(|lane| {
+        let place = table.enter(lane, claim(None)).unwrap();
+        assert_eq!(look(&mut table, lane, place), Position::Free);
+        place
+    });
+    *table.line(&whole).unwrap() = "heard";
+    *table.line(&lanes[0]).unwrap() = "seventh";
+    assert!(table.lanes(&whole).eq([&lanes[1], &lanes[0]]));
+    assert_eq!(
+        table.first_lane(&whole, |line| !line.is_empty()),
+        Some(&lanes[0])
+    );
+
+    table
+        .grant(&lanes[0], places[0], held(9, None))
+        .unwrap()
+        .run();
+    assert_eq!(look(&mut table, &lanes[1], places[1]), Position::Free);
+    assert_eq!(table.holds(&whole), [9]);
+    assert_eq!(table.holds(&lanes[1]), []);
+
+    let mut after = table.leave(&lanes[1], places[1]);
+    assert!(after.take_shared().is_none(), "one of them is left");
+    let mut after = table.end(&lanes[0], 9);
+    assert_eq!(after.take_line(), Some("seventh"));
+    let (of, line) = after.take_shared().unwrap();
+    assert_eq!((of, line), (whole, "heard"));
+    after.run();
+    assert!(table.entries.is_empty());
+}
+
+#[test]
 fn shutdown_wakes_everybody_and_lets_nobody_in() {
     let (mut table, a) = (Table::new(), name("a"));
     let first = table.enter(&a, claim(None)).unwrap();

@@ -1,0 +1,150 @@
+//! The fair mutex on the server: the mutex's keys, and with Redisson the queue and the times of its fair locks.
+//!
+//! Every waiter has a ticket, and a lock that somebody waits for is taken by nobody else.
+
+mod sources;
+
+use std::sync::LazyLock;
+
+use leasehold_cluster::{Channels, Script};
+use leasehold_resp::Value;
+
+use super::call::Call;
+use super::mutex::{self, USUAL_TTL, mode, ms};
+use super::{Answer, Attempt, End, Protocol};
+use crate::state::deadline::millis;
+use crate::state::names::{Derived, Layout, Name};
+use crate::state::ticket::Placed;
+use crate::state::waiters::Access;
+
+/// The fair mutex.
+pub(crate) static FAIR: Protocol = Protocol {
+    word: "GF",
+    layout: &LAYOUT,
+    line: LINE,
+    access: Access::Exclusive,
+    passes: false,
+    is_fair: true,
+    mark: "",
+    acquire: ask,
+    look: ask,
+    take_over: Some(mutex::take_over),
+    acquire_single_key: mutex::acquire_single_key,
+    confirm: mutex::confirm,
+    confirm_single_key: mutex::confirm_single_key,
+    read_answer,
+    read_confirm: mutex::read_confirm,
+    renew: &mutex::RENEW,
+    renew_one: &mutex::RENEW_ONE,
+    renew_replicated: &mutex::RENEW_REPLICATED,
+    add_renewal: mutex::add_renewal,
+    read_renewals: mutex::read_renewals,
+    release,
+    release_single_key: mutex::release_single_key,
+    read_release: mutex::read_release,
+    is_release: mutex::is_release,
+};
+
+static LAYOUT: Layout = Layout {
+    channel: Derived::Prefixed("redisson_lock__channel"),
+    keys: &[
+        Derived::Prefixed("redisson_lock_token"),
+        Derived::Prefixed("leasehold_line"),
+        Derived::Prefixed("redisson_lock_queue"),
+        Derived::Prefixed("redisson_lock_timeout"),
+    ],
+};
+
+/// Index of the counter of fencing tokens in the layout.
+const COUNTER: usize = 0;
+/// Index of the line.
+const LINE: usize = 1;
+/// Index of Redisson's queue.
+const QUEUE: usize = 2;
+/// Index of the times when it removes its holders from there.
+const TIMES: usize = 3;
+
+static ASK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ASK));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
+static FORCE_UNLOCK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::FORCE_UNLOCK));
+
+fn ask<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    let mut call = Call::new(&ASK);
+    // A user without rights to Redisson's queue is refused, and does not pass those in it.
+    add_keys(&mut call, attempt.name, attempt.counter_ttl.is_none());
+    call.arg(attempt.id.as_bytes()).arg(millis(attempt.lease));
+    if attempt.ticket.is_none() && attempt.counter_ttl == Some(USUAL_TTL) {
+        return call;
+    }
+    call.arg(attempt.counter_ttl.map_or(0, millis));
+    if let Some(ticket) = attempt.ticket {
+        call.arg(ticket.text);
+        or_nothing(&mut call, ticket.score);
+        call.arg(mode(ticket.channels));
+        or_nothing(&mut call, ticket.run.map(u64::from));
+    }
+    call
+}
+
+fn release<'a>(end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(&RELEASE);
+    add_keys(&mut call, end.name, end.redisson.is_some());
+    call.arg(end.id.as_bytes());
+    let is_usual = end.channels == Channels::Server && end.counter_ttl == Some(USUAL_TTL);
+    if is_usual && end.ticket.is_none() {
+        return call;
+    }
+    call.arg(mode(end.channels))
+        .arg(end.counter_ttl.map_or(0, millis));
+    if let Some(ticket) = end.ticket {
+        call.arg(ticket);
+    }
+    call
+}
+
+/// Removes the lock from its holder.
+pub(crate) fn force_unlock<'a>(end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(&FORCE_UNLOCK);
+    add_keys(&mut call, end.name, end.redisson.is_some());
+    // The grant step tells Redisson, and nobody else listens.
+    call.arg("")
+        .arg(mode(end.channels))
+        .arg(end.counter_ttl.map_or(0, millis));
+    call
+}
+
+fn add_keys<'a>(call: &mut Call<'a>, name: &'a Name, beside_redisson: bool) {
+    call.key(name.key())
+        .key(name.derived(COUNTER))
+        .key(name.derived(LINE));
+    if beside_redisson {
+        call.key(name.derived(QUEUE)).key(name.derived(TIMES));
+    }
+}
+
+/// An empty argument stands for a number that is not known.
+fn or_nothing(call: &mut Call<'_>, number: Option<u64>) {
+    match number {
+        Some(number) => call.arg(number),
+        None => call.arg(""),
+    };
+}
+
+fn read_answer(reply: &Value) -> Option<Answer> {
+    let Some([held, place, score, time, missing, run]) = reply.as_array() else {
+        return mutex::read_answer(reply);
+    };
+    Some(Answer::Placed(Placed {
+        held: ms(held.as_int()?),
+        place: place.as_int()?.try_into().ok()?,
+        score: score.as_int()?.try_into().ok()?,
+        server_time: time.as_int()?.try_into().ok()?,
+        missing: missing.as_int()? == 1,
+        run: run.as_int()?.try_into().ok(),
+    }))
+}
+
+/// The channel on which Redisson's clients are told that the first ticket of this run is next.
+pub(crate) fn run_channel(name: &Name, run: u8) -> String {
+    format!("{}:leasehold:{run}", name.channel())
+}

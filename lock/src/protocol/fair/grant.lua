@@ -1,0 +1,101 @@
+-- The step of scripts that find the lock free while somebody waits: makes the first ticket the holder, under a short grant
+-- lease, and tells its process; or tells Redisson, if the turn is its.
+--
+-- KEYS[1]  the lock: a hash of holder -> count, absent
+-- KEYS[2]  the counter of its fencing tokens
+-- KEYS[3]  the line, KEYS[4] and KEYS[5] with Redisson its queue and its times
+-- mode     'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without
+--
+-- A ticket is the id of the hold that it becomes, `<client>:<number>`, and `|<milliseconds>` behind it for a grant lease other
+-- than one second. Its client is told on a channel of its own, `GF <number> <token> <time in µs> <grant lease> <key>`. A client
+-- that does not listen is gone, and its ticket is skipped, where the count of receivers can be trusted: in mode C a client
+-- listens at any node, so a dead ticket costs one grant lease.
+--
+-- The first ticket of another client behind it is told `N <number> <grant lease>`: so it looks when the grant is over, and a
+-- client that is frozen costs those behind it no more than that, however long the line is.
+--
+-- own      the ticket of a caller that takes the lock itself when its turn comes, for its whole lease ARGV[2]; nil for none
+--
+-- Returns the ticket, its token and its lease in milliseconds; nil if no ticket was served, and an error if the counter or the
+-- line is the reason. No error is thrown: the line must not hide the end of a hold.
+
+local function publish(mode, client, message)
+  local channel = mode == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
+  return redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
+end
+
+-- Takes the first ticket out of the line, with its score; nil if the turn is nobody's, or Redisson's.
+local function next_ticket(mode)
+  if not KEYS[4] then
+    local first = redis.pcall('ZPOPMIN', KEYS[3])
+    return first[1], first[2], first.err and first
+  end
+  local who, head, ticket, score = settle()
+  if who == 'redisson' then
+    tell_redisson(mode, head)
+  elseif who == 'ours' then
+    redis.pcall('ZREM', KEYS[3], ticket)
+    return ticket, score
+  end
+end
+
+local function warn_next(mode, granted, own, lease)
+  local behind = redis.pcall('ZRANGE', KEYS[3], 0, 4)
+  for i = 1, #behind do
+    local client, number = string.match(behind[i], '^(.+):(%d+)')
+    if client and client ~= granted then
+      if behind[i] ~= own then
+        publish(mode, client, 'N ' .. number .. ' ' .. lease)
+      end
+      return
+    end
+  end
+end
+
+local function grant(mode, own)
+  local token, time, refused
+  for _ = 1, 64 do
+    local ticket, score, failed = next_ticket(mode)
+    if not ticket then
+      return nil, failed
+    end
+    local client, number, lease = string.match(ticket, '^(.+):(%d+)|?(%d*)%+?$')
+    if not token then
+      time = redis.call('TIME')
+      token, refused = next_token(time, 1)
+    end
+    lease = lease == '' and 1000 or tonumber(lease)
+    -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
+    if client and lease > 0 and lease <= 60000 then
+      local heard = refused
+      if token and ticket == own then
+        lease, heard = tonumber(ARGV[2]), 1
+      elseif token then
+        -- Not by `string.format`, which ends a name at a zero byte.
+        heard = publish(mode, client, 'GF ' .. number .. string.format(' %.0f ', token) .. time[1]
+          .. string.format('%06d ', time[2]) .. lease .. ' ' .. KEYS[1])
+      end
+      if type(heard) ~= 'number' then
+        -- No token, or no right to publish: the ticket stays, and its process takes the lock at its next look. The line may
+        -- be a new key now, without an expiry.
+        redis.pcall('ZADD', KEYS[3], score, ticket)
+        redis.pcall('PEXPIRE', KEYS[3], 60000)
+        return nil, refused
+      end
+      if heard > 0 or mode == 'C' then
+        redis.call('HSET', KEYS[1], client .. ':' .. number, '1')
+        redis.call('PEXPIRE', KEYS[1], lease)
+        if KEYS[4] then
+          -- A run that is over leaves the queue.
+          local who, first = settle()
+          keep_markers(who, first, -1)
+        end
+        if ticket ~= own then
+          warn_next(mode, client, own, lease)
+        end
+        return ticket, token, lease
+      end
+    end
+  end
+end
+
