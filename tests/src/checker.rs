@@ -11,12 +11,15 @@
 //! | I4 | nothing renews or resurrects a hold after its end | `ending` |
 //! | I5 | a holder is notified of its loss | `ending` |
 //! | I6 | a free lock with waiters is handed on in time | `waiting` |
+//! | I7 | where waiters are served in order, nobody passes one that came before | `order` |
 //! | I8 | a bounded wait ends in time | `waiting` |
 //! | I9 | a cancelled or failed acquisition leaves no hold | `waiting` |
 //! | I10 | every key has an expiry, and none is left at the end | `keyspace` |
 //! | I11 | nested holds end with the last release, not before | `ending` |
 //! | I12 | an expiry is no longer than the lease, and renewal does not shorten it | `keyspace` |
 //! | I13 | one grant for a call, one hold for a key | `keyspace` |
+//! | I14 | a latch opens at zero and for all; a generation of a barrier is complete and has one leader | `meeting` |
+//! | I15 | readers who come after a waiting writer give way to it | `order` |
 //! | I16 | a release's outcome is true | `ending` |
 
 mod claim;
@@ -24,6 +27,8 @@ mod ending;
 mod exclusion;
 mod facts;
 mod keyspace;
+mod meeting;
+mod order;
 mod tokens;
 mod waiting;
 
@@ -105,6 +110,10 @@ pub fn check(events: &[Event], limits: &Limits) -> Report {
         waiting::handoff_is_bounded,
         waiting::waits_are_bounded,
         waiting::cancelled_calls_leave_nothing,
+        order::waiters_are_served_in_order,
+        order::readers_give_way_to_a_writer,
+        meeting::latches_open_at_zero,
+        meeting::barriers_let_all_parties_through_together,
         keyspace::nothing_leaks,
         keyspace::expiry_is_disciplined,
         keyspace::requests_are_idempotent,

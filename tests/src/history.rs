@@ -115,6 +115,24 @@ pub enum What {
         holders: Vec<Holder>,
         pttl: i64,
     },
+    /// A latch is about to be set to this count.
+    SetCount { key: String, count: u32 },
+    /// A latch is about to be counted down.
+    CountDown { key: String },
+    /// The call came back without an error.
+    Counted { key: String },
+    /// A task begins to wait for a latch.
+    Awaits { key: String },
+    /// It was let through.
+    Opened { key: String },
+    /// A party is about to arrive at a barrier for so many.
+    Arrive { key: String, parties: u32 },
+    /// It was let through, as one of this generation.
+    Passed {
+        key: String,
+        generation: u64,
+        leader: bool,
+    },
     /// All processes have finished and the longest lease is over: the keys that are left. There
     /// should be none.
     Quiesced { keys: Vec<String> },
@@ -136,10 +154,20 @@ pub enum What {
 pub enum Mode {
     /// One holder.
     Exclusive,
+    /// One holder, in the order of the requests.
+    Ordered,
     /// Shared with other holders.
     Shared,
     /// At most this many holders at a time.
     Permit(u32),
+}
+
+impl Mode {
+    /// Whether it excludes every other holder.
+    #[must_use]
+    pub const fn is_exclusive(self) -> bool {
+        matches!(self, Self::Exclusive | Self::Ordered)
+    }
 }
 
 /// The outcome of a release.

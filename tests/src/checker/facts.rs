@@ -172,7 +172,16 @@ impl<'a> Facts<'a> {
                         self.claims[*index].goes_on(event);
                     }
                 }
-                What::Use { .. } | What::Quiesced { .. } => {}
+                // These are of single invariants.
+                What::Use { .. }
+                | What::Quiesced { .. }
+                | What::SetCount { .. }
+                | What::CountDown { .. }
+                | What::Counted { .. }
+                | What::Awaits { .. }
+                | What::Opened { .. }
+                | What::Arrive { .. }
+                | What::Passed { .. } => {}
             }
         }
     }
@@ -223,6 +232,11 @@ impl<'a> Facts<'a> {
             start = latest;
         }
         start.saturating_add(allowed)
+    }
+
+    /// Whether no fault was active in the span.
+    pub(super) fn is_calm(&self, span: Span) -> bool {
+        !self.faults.iter().any(|fault| overlap(fault.span, span))
     }
 
     pub(super) fn handoffs(&self) -> usize {

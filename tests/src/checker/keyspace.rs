@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::Violation;
 use super::facts::{Facts, violation};
-use crate::history::{Mode, What};
+use crate::history::What;
 
 /// I10: every lock has an expiry, and no lock is left at the end.
 pub(super) fn nothing_leaks(facts: &Facts<'_>) -> Vec<Violation> {
@@ -84,7 +84,7 @@ pub(super) fn requests_are_idempotent(facts: &Facts<'_>) -> Vec<Violation> {
     let shared: HashSet<_> = facts
         .calls
         .iter()
-        .filter(|c| c.mode != Mode::Exclusive)
+        .filter(|c| !c.mode.is_exclusive())
         .map(|c| c.key)
         .collect();
     for sample in &facts.samples {

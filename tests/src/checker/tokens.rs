@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Violation;
 use super::claim::Claim;
 use super::facts::{Facts, violation};
-use crate::history::{Mode, What};
+use crate::history::What;
 use crate::storm::BLOCK;
 
 /// I2: tokens are unique, and each exclusive grant has a greater one than the grant before.
@@ -22,12 +22,16 @@ pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
     let mut seen: HashMap<(&str, u64), &Claim<'_>> = HashMap::new();
     let mut violations = Vec::new();
     for claim in &facts.claims {
+        if !claim.mode.is_exclusive() {
+            // Permits have none, and readers have that of the latest writer.
+            continue;
+        }
         if let Some(other) = seen.insert((claim.key, claim.token), claim) {
             let message = format!("token {} was given twice for {}", claim.token, claim.key);
             violations.push(violation("I2", message, &[other.granted, claim.granted]));
             continue;
         }
-        if claim.mode != Mode::Exclusive || claim.is_empty() {
+        if claim.is_empty() {
             continue;
         }
         let before = *last.entry(claim.key).or_insert(claim);

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::Violation;
 use super::claim::Claim;
 use super::facts::{Call, Facts, NEVER, violation};
-use crate::history::{Effect, Event, Mode, Outcome, What, micros};
+use crate::history::{Effect, Event, Outcome, What, micros};
 
 /// I6: a lock that becomes free while others wait is held again soon.
 pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
@@ -16,7 +16,7 @@ pub(super) fn handoff_is_bounded(facts: &Facts<'_>) -> Vec<Violation> {
         grants.entry(claim.key).or_default().push(claim.granted.at);
     }
     let mut violations = Vec::new();
-    for claim in facts.claims.iter().filter(|c| c.mode == Mode::Exclusive) {
+    for claim in facts.claims.iter().filter(|c| c.mode.is_exclusive()) {
         let Some((ended, free)) = free_at(facts, claim) else {
             continue;
         };

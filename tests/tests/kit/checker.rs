@@ -2,6 +2,8 @@
 //! breaks it.
 
 mod ends;
+mod meetings;
+mod order;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
