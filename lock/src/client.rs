@@ -20,6 +20,7 @@ use crate::owner::Owner;
 use crate::primitives::barrier::Barrier;
 use crate::primitives::fair_mutex::FairMutex;
 use crate::primitives::latch::Latch;
+use crate::primitives::multi::Multi;
 use crate::primitives::mutex::Mutex;
 use crate::primitives::semaphore::Semaphore;
 use crate::state::deadline::is_good_lease;
@@ -128,6 +129,17 @@ impl Locks {
     #[must_use]
     pub fn fair_mutex(&self, name: impl AsRef<str>) -> FairMutex {
         FairMutex::new(&self.context, name.as_ref(), None)
+    }
+
+    /// A handle to several locks that are taken together, all or none. Does no I/O; names that cannot be used are refused when
+    /// they are locked, and so is an empty list.
+    #[must_use]
+    pub fn multi<I>(&self, names: I) -> Multi
+    where
+        I: IntoIterator,
+        I::Item: AsRef<str>,
+    {
+        Multi::new(&self.context, names)
     }
 
     /// A new owner, whose locks nest.

@@ -45,6 +45,7 @@ pub use owner::Owner;
 pub use primitives::barrier::{Barrier, BarrierWaitResult};
 pub use primitives::fair_mutex::FairMutex;
 pub use primitives::latch::Latch;
+pub use primitives::multi::{Multi, MultiAcquire, MultiGuard, TryMultiAcquire};
 pub use primitives::mutex::Mutex;
 pub use primitives::permit::Permit;
 pub use primitives::semaphore::Semaphore;

@@ -3,6 +3,7 @@
 pub(crate) mod barrier;
 pub(crate) mod fair_mutex;
 pub(crate) mod latch;
+pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod permit;
 pub(crate) mod semaphore;

@@ -11,6 +11,7 @@ pub(crate) mod fair;
 pub(crate) mod grant;
 pub(crate) mod inspect;
 pub(crate) mod latch;
+pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod permits;
 pub(crate) mod semaphore;

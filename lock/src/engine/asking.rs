@@ -2,15 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Channels, Demand, Evaluated, Replicated, ScriptCall, Unconfirmed};
+use leasehold_cluster::{
+    Channels, Demand, Evaluated, Replicated, ScriptCall, Unanswered, Unconfirmed,
+};
 use leasehold_resp as resp;
 use leasehold_resp::Value;
 
+use super::context::Context;
 use super::grants;
 use super::open_attempt::OpenAttempt;
 use super::request::Request;
 use crate::error::Error;
-use crate::options::Interop;
+use crate::options::{Interop, Terms};
 use crate::protocol::{Answer, Attempt, InLine};
 use crate::state::chain::BLOCK;
 use crate::state::deadline::Now;
@@ -143,8 +146,7 @@ fn asks<'a>(request: &Request, ask: Ask, text: Option<&'a TicketText>) -> Option
     })
 }
 
-/// Makes a call, and has it confirmed by replicas if that was asked for. Connections over which it was sent without an answer
-/// are noted in the attempt.
+/// Makes the call of an attempt.
 async fn evaluate(
     request: &Request,
     ask: Ask,
@@ -152,19 +154,32 @@ async fn evaluate(
     deadline: Instant,
     open: &mut OpenAttempt<'_>,
 ) -> Result<Asked, resp::Error> {
+    let is_granted = |value: &Value| {
+        let answer = read(request, ask, value);
+        matches!(answer, Some(Answer::Granted { .. }))
+    };
     let Request { context, terms, .. } = request;
-    let client = &context.client;
     let unanswered = open.unanswered();
+    confirmed(context, terms, call, deadline, is_granted, unanswered).await
+}
+
+/// Makes a call, and has it confirmed by replicas if `terms` ask for that and `is_granted` says so of the reply. Connections over
+/// which it was sent without an answer are noted in `unanswered`.
+pub(super) async fn confirmed(
+    context: &Context,
+    terms: &Terms,
+    call: &ScriptCall<'_>,
+    deadline: Instant,
+    is_granted: impl Fn(&Value) -> bool,
+    unanswered: &mut Unanswered,
+) -> Result<Asked, resp::Error> {
+    let client = &context.client;
     let Some(quorum) = terms.quorum() else {
         let evaluated = client.eval_tracked(call, deadline, unanswered);
         return Ok(Asked::Replied(Reply {
             evaluated: evaluated.await?,
             confirmed: Ok(0),
         }));
-    };
-    let is_granted = |value: &Value| {
-        let answer = read(request, ask, value);
-        matches!(answer, Some(Answer::Granted { .. }))
     };
     let lease = terms.first_lease();
     let demand = Demand {

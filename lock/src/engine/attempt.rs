@@ -12,9 +12,11 @@ use super::open_attempt::OpenAttempt;
 use super::queue::Place;
 use super::request::Request;
 use crate::error::{Error, ErrorKind};
+use crate::options::Terms;
 use crate::protocol::Answer;
 use crate::state::chain::Chain;
 use crate::state::deadline::Now;
+use crate::state::names::Name;
 use crate::state::ticket::{Ask, Ticket, grant_lease};
 use crate::state::token::FencingToken;
 
@@ -47,7 +49,7 @@ pub(super) async fn attempt(
 ) -> Result<Attempted, Error> {
     let Request { context, .. } = request;
     let deadline = Instant::now() + context.config.command_timeout;
-    if let Some(left) = restart_grace(request, deadline).await? {
+    if let Some(left) = grace(request, deadline).await? {
         with_ticket(request, ask, |ticket| ticket.put_off(left, Instant::now()));
         return Ok(Attempted::Held);
     }
@@ -84,7 +86,7 @@ pub(super) async fn attempt(
         Err(attempted) => return Ok(attempted),
     };
     // The server may have been restarted between the question and the grant. The attempt is still open.
-    if let Some(left) = restart_grace(request, deadline).await? {
+    if let Some(left) = grace(request, deadline).await? {
         return Ok(Attempted::TakenBack(left));
     }
     let chain = answered
@@ -208,7 +210,7 @@ pub(super) async fn begin_granted(
     let Request { context, name, .. } = request;
     let deadline = Instant::now() + context.config.command_timeout;
     let mut open = OpenAttempt::begin(request, Ask::Confirm);
-    if let Some(left) = restart_grace(request, deadline).await? {
+    if let Some(left) = grace(request, deadline).await? {
         // Granted by somebody who does not keep to it. It is released, and asked for again later.
         return Ok(Attempted::TakenBack(left));
     }
@@ -288,13 +290,21 @@ fn begin(
     Ok(())
 }
 
-/// How long the server grants nothing because it was restarted, if that is asked for.
-async fn restart_grace(request: &Request, deadline: Instant) -> Result<Option<Duration>, Error> {
-    let Request { context, name, .. } = request;
+async fn grace(request: &Request, deadline: Instant) -> Result<Option<Duration>, Error> {
+    restart_grace(&request.context, &request.terms, &request.name, deadline).await
+}
+
+/// How long the server of `name` grants nothing because it was restarted, if that is asked for.
+pub(super) async fn restart_grace(
+    context: &Context,
+    terms: &Terms,
+    name: &Name,
+    deadline: Instant,
+) -> Result<Option<Duration>, Error> {
     let Some(longest) = context.config.restart_grace else {
         return Ok(None);
     };
-    if request.terms.quorum().is_some() {
+    if terms.quorum().is_some() {
         // Where replicas confirm, the grace follows the data, and is part of the attempt.
         return Ok(None);
     }

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
+use super::multi::Group;
 use super::sync::lock;
 use crate::options::Terms;
 use crate::protocol::Protocol;
@@ -56,6 +57,8 @@ pub(crate) struct Hold {
     cancellation: OnceLock<CancellationToken>,
     /// Cancelled when it ends, each of them for this and other holds.
     shared: Mutex<Vec<CancellationToken>>,
+    /// The locks that are lost with it, if it is one of several.
+    group: OnceLock<Weak<Group>>,
 }
 
 /// Kept alive by a hold.
@@ -123,7 +126,18 @@ impl Hold {
             ended: Notify::new(),
             cancellation: OnceLock::new(),
             shared: Mutex::default(),
+            group: OnceLock::new(),
         })
+    }
+
+    /// From now on it is one of several that are held together.
+    pub(super) fn belong_to(&self, group: &Arc<Group>) {
+        let _ = self.group.set(Arc::downgrade(group));
+    }
+
+    /// The locks that are lost with it, if it is one of several.
+    pub(super) fn group(&self) -> Option<Arc<Group>> {
+        self.group.get()?.upgrade()
     }
 
     /// Its state. A leaf in the order of mutexes: nothing else is locked while this is.

@@ -64,12 +64,19 @@ impl Place {
         name: &Arc<Name>,
         claim: Claim,
     ) -> Result<Option<Self>, Closed> {
-        let registry = &context.registry;
-        for hold in registry.table.holds(name) {
-            // One that has run out ends here.
-            release::check(registry, &hold);
-        }
-        let number = registry.table.enter_if_free(name, claim)?;
+        end_what_ran_out(context, name);
+        let number = context.registry.table.enter_if_free(name, claim)?;
+        Ok(number.map(|number| Self::new(context, name, number)))
+    }
+
+    /// Joins the queue if no hold of this process is in the way, to contend beside those who wait there.
+    pub(crate) fn enter_unless_held(
+        context: &Arc<Context>,
+        name: &Arc<Name>,
+        claim: Claim,
+    ) -> Result<Option<Self>, Closed> {
+        end_what_ran_out(context, name);
+        let number = context.registry.table.enter_unless_held(name, claim)?;
         Ok(number.map(|number| Self::new(context, name, number)))
     }
 
@@ -199,6 +206,13 @@ impl Drop for Place {
         {
             grants::abandon(&self.context, &self.name, line);
         }
+    }
+}
+
+/// Ends the holds of this name that have run out.
+fn end_what_ran_out(context: &Context, name: &Arc<Name>) {
+    for hold in context.registry.table.holds(name) {
+        release::check(&context.registry, &hold);
     }
 }
 

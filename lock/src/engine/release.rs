@@ -96,6 +96,19 @@ pub(crate) fn end_lost(registry: &Registry, client: &Client, hold: &Hold) {
     registry.work.finish(end);
 }
 
+/// Ends `hold` because one that belongs with it was lost. The worker releases it.
+pub(crate) fn give_up(context: &Context, hold: &Hold, reason: LostReason) {
+    let ended = hold.state().lose(reason);
+    if let Ok(ending) = ended {
+        let registry = &context.registry;
+        stop(registry, hold, &ending);
+        let unfinished = registry.work.unfinished();
+        let unanswered = hold.unanswered.clone();
+        finish_hold_later(context, hold, Permits::NONE, unanswered, unfinished);
+        registry.table.end(hold);
+    }
+}
+
 /// Resolves when `hold` is over. Needs no worker, but a runtime with time.
 pub(crate) async fn over(registry: &Registry, hold: &Hold) -> LostReason {
     loop {
@@ -457,6 +470,9 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
 fn stop(registry: &Registry, hold: &Hold, ending: &Ending) {
     registry.work.forget(ending.scheduled);
     hold.announce_end();
+    if let Some(group) = hold.group() {
+        group.part_ended(ending.reason);
+    }
 }
 
 fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {

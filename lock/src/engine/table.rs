@@ -44,6 +44,15 @@ impl Table {
         lock(&self.waiters).enter_if_free(name, claim, |hold| hold.is_live())
     }
 
+    /// See [`Waiters::enter_unless_held`].
+    pub(crate) fn enter_unless_held(
+        &self,
+        name: &Arc<Name>,
+        claim: Claim,
+    ) -> Result<Option<u64>, Closed> {
+        lock(&self.waiters).enter_unless_held(name, claim, |hold| hold.is_live())
+    }
+
     /// See [`Waiters::position`].
     pub(crate) fn position(
         &self,

@@ -19,32 +19,37 @@ use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 
 /// The mutex.
-pub(crate) static MUTEX: Protocol = Protocol {
-    word: "G",
-    layout: &LAYOUT,
-    line: LINE,
-    access: Access::Exclusive,
-    passes: true,
-    is_fair: false,
-    mark: "",
-    acquire,
-    take_over: Some(take_over),
-    look,
-    acquire_single_key,
-    confirm,
-    confirm_single_key,
-    read_answer,
-    read_confirm,
-    renew: &RENEW,
-    renew_one: &RENEW_ONE,
-    renew_replicated: &RENEW_REPLICATED,
-    add_renewal,
-    read_renewals,
-    release,
-    release_single_key,
-    read_release,
-    is_release,
-};
+pub(crate) static MUTEX: Protocol = protocol(true);
+
+/// A protocol of the mutex, whose holds may be passed on within the process or not.
+pub(super) const fn protocol(passes: bool) -> Protocol {
+    Protocol {
+        word: "G",
+        layout: &LAYOUT,
+        line: LINE,
+        access: Access::Exclusive,
+        passes,
+        is_fair: false,
+        mark: "",
+        acquire,
+        take_over: Some(take_over),
+        look,
+        acquire_single_key,
+        confirm,
+        confirm_single_key,
+        read_answer,
+        read_confirm,
+        renew: &RENEW,
+        renew_one: &RENEW_ONE,
+        renew_replicated: &RENEW_REPLICATED,
+        add_renewal,
+        read_renewals,
+        release,
+        release_single_key,
+        read_release,
+        is_release,
+    }
+}
 
 static LAYOUT: Layout = Layout {
     channel: Derived::Prefixed("redisson_lock__channel"),
@@ -75,7 +80,7 @@ impl From<Inspected> for Holder {
 }
 
 /// Index of the counter of fencing tokens in the layout.
-const COUNTER: usize = 0;
+pub(super) const COUNTER: usize = 0;
 /// The time to keep the counter that the scripts take if none is given.
 pub(super) const USUAL_TTL: Duration = Duration::from_secs(600);
 

@@ -186,6 +186,24 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         }
     }
 
+    /// The same behind whoever waits here, to contend beside them: they may wait for more than this.
+    pub(crate) fn enter_unless_held(
+        &mut self,
+        name: &Arc<Name>,
+        claim: Claim,
+        live: impl Fn(&H) -> bool,
+    ) -> Result<Option<u64>, Closed> {
+        let is_held = self.entries.get(name).is_some_and(|entry| {
+            let mut excluding = entry.held.excluding(claim);
+            excluding.any(|held| live(&held.hold))
+        });
+        if is_held && !self.closed {
+            Ok(None)
+        } else {
+            self.enter(name, claim).map(Some)
+        }
+    }
+
     /// The position of the waiter with this place. `waker` is woken when it should be asked for again.
     pub(crate) fn position(
         &mut self,
