@@ -10,6 +10,7 @@ mod dependency_tree;
 mod fair_model;
 mod fair_mutex;
 mod fair_redisson;
+mod fair_topologies;
 mod fork;
 mod guard_life;
 mod handing_over;

@@ -67,13 +67,24 @@ local function grant(mode, own)
     lease = lease == '' and 1000 or tonumber(lease)
     -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
     if client and lease > 0 and lease <= 60000 then
-      local heard = refused
-      if token and ticket == own then
-        lease, heard = tonumber(ARGV[2]), 1
-      elseif token then
+      local hold, heard = client .. ':' .. number, refused
+      if token then
+        -- Before the message: at the source of a migrating slot a lock that has just been released cannot be written.
+        lease = ticket == own and tonumber(ARGV[2]) or lease
+        heard = redis.pcall('HSET', KEYS[1], hold, '1')
+      end
+      if type(heard) == 'number' then
+        redis.call('PEXPIRE', KEYS[1], lease)
         -- Not by `string.format`, which ends a name at a zero byte.
-        heard = publish(mode, client, 'GF ' .. number .. string.format(' %.0f ', token) .. time[1]
+        heard = ticket == own and 1 or publish(mode, client, 'GF ' .. number .. string.format(' %.0f ', token) .. time[1]
           .. string.format('%06d ', time[2]) .. lease .. ' ' .. KEYS[1])
+        if heard == 0 and mode ~= 'C' or type(heard) ~= 'number' then
+          redis.call('HDEL', KEYS[1], hold)
+        elseif KEYS[4] then
+          -- A run that is over leaves the queue.
+          local who, first = settle()
+          keep_markers(who, first, -1)
+        end
       end
       if type(heard) ~= 'number' then
         -- No token, or no right to publish: the ticket stays, and its process takes the lock at its next look. The line may
@@ -83,13 +94,6 @@ local function grant(mode, own)
         return nil, refused
       end
       if heard > 0 or mode == 'C' then
-        redis.call('HSET', KEYS[1], client .. ':' .. number, '1')
-        redis.call('PEXPIRE', KEYS[1], lease)
-        if KEYS[4] then
-          -- A run that is over leaves the queue.
-          local who, first = settle()
-          keep_markers(who, first, -1)
-        end
         if ticket ~= own then
           warn_next(mode, client, own, lease)
         end
