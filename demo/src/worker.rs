@@ -159,7 +159,7 @@ impl Worker {
             // A failover may lose a grant, and then two hold the lock. The older one must not write
             // between the read and the write of the newer one, so the ledger learns the token when
             // it is read.
-            Mode::Cluster => ledger.begin(token),
+            Mode::Cluster => ledger.begin(token).await,
         };
         let Ok(value) = value else {
             say(&refused());
@@ -172,7 +172,7 @@ impl Worker {
             }
             _ => tokio::time::sleep(WORK).await,
         }
-        say(&match ledger.write(token, value + 1) {
+        say(&match ledger.write(token, value + 1).await {
             Ok(()) => Event::Releasing {
                 lock,
                 task,

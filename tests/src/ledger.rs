@@ -4,11 +4,25 @@
 //! nothing but the lock keeps two clients from doing so at once: if they do, an increment is lost,
 //! and the count shows it. What the ledger itself guarantees is only the fence: a write with a
 //! token older than the newest it has seen is refused, and that check and the write are one step.
+//!
+//! Writers exclude each other by a lock on the file. A process that is stopped while it has that
+//! lock keeps it until it goes on, so readers do without: a line carries a checksum, and one that
+//! was read in the middle of a write is read again.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Error, Read, Result as IoResult, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Upper bound on the wait for a writer in another process, which may be stopped.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// Upper bound on the repetitions of a read that met a write. A write takes microseconds.
+const REREAD: Duration = Duration::from_secs(10);
+
+/// Pause between two attempts of either.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A ledger on disk, shared by any number of processes.
 #[derive(Debug, Clone)]
@@ -46,7 +60,7 @@ impl Ledger {
         let ledger = Self {
             path: path.as_ref().to_owned(),
         };
-        ledger.latched(|_| ());
+        ledger.file().unwrap_or_else(|e| ledger.failed(&e));
         ledger
     }
 
@@ -57,7 +71,7 @@ impl Ledger {
     /// When the file is gone or is no ledger.
     #[must_use]
     pub fn read(&self) -> u64 {
-        self.latched(|entry| entry.value)
+        self.entry().value
     }
 
     /// Reads the value for a change, unless a newer token was seen before: from now on older tokens
@@ -70,12 +84,11 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// When the file is gone or is no ledger.
-    pub fn begin(&self, token: u64) -> Result<u64, Stale> {
-        self.latched(|entry| {
-            entry.admit(token)?;
-            Ok(entry.value)
-        })
+    /// When the file is gone or is no ledger, or after a minute in which another process, stopped
+    /// perhaps, has it locked.
+    pub async fn begin(&self, token: u64) -> Result<u64, Stale> {
+        let admitted = |entry: &mut Entry| entry.admit(token).map(|()| entry.value);
+        self.latched(admitted).await
     }
 
     /// Replaces the value, unless a newer token was seen before. The same token may write again.
@@ -86,9 +99,9 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// When the file is gone or is no ledger.
-    pub fn write(&self, token: u64, value: u64) -> Result<(), Stale> {
-        self.latched(|entry| {
+    /// As [`begin`](Self::begin).
+    pub async fn write(&self, token: u64, value: u64) -> Result<(), Stale> {
+        let change = |entry: &mut Entry| {
             entry.admit(token)?;
             *entry = Entry {
                 value,
@@ -96,7 +109,8 @@ impl Ledger {
                 ..*entry
             };
             Ok(())
-        })
+        };
+        self.latched(change).await
     }
 
     /// Number of lost increments, if every write taken meant to add one to what it had read: 0 when
@@ -107,7 +121,8 @@ impl Ledger {
     /// When the file is gone or is no ledger.
     #[must_use]
     pub fn lost_updates(&self) -> u64 {
-        self.latched(|entry| entry.writes.abs_diff(entry.value))
+        let entry = self.entry();
+        entry.writes.abs_diff(entry.value)
     }
 
     /// Number of accepted writes.
@@ -117,7 +132,7 @@ impl Ledger {
     /// When the file is gone or is no ledger.
     #[must_use]
     pub fn writes(&self) -> u64 {
-        self.latched(|entry| entry.writes)
+        self.entry().writes
     }
 
     /// Number of writes that were refused as stale.
@@ -127,21 +142,28 @@ impl Ledger {
     /// When the file is gone or is no ledger.
     #[must_use]
     pub fn refused(&self) -> u64 {
-        self.latched(|entry| entry.refused)
+        self.entry().refused
+    }
+
+    /// The entry as it is now, also while a writer that is stopped has the file locked.
+    fn entry(&self) -> Entry {
+        let give_up = Instant::now() + REREAD;
+        loop {
+            match self.file().and_then(|mut file| Entry::read(&mut file)) {
+                Ok(entry) => return entry,
+                Err(error) if Instant::now() >= give_up => self.failed(&error),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
     }
 
     /// Reads the entry, lets `change` at it and writes it back, while no other process does: the
     /// resource's own latch, held for no longer than that. The kernel lets go of it when a process
-    /// is killed.
-    fn latched<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> T {
-        let attempt = || -> std::io::Result<T> {
-            let mut file = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .read(true)
-                .write(true)
-                .open(&self.path)?;
-            file.lock()?;
+    /// is killed. Waiting for it does not block the runtime.
+    async fn latched<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> T {
+        let attempt = async || -> IoResult<T> {
+            let mut file = self.file()?;
+            lock(&file).await?;
             let before = Entry::read(&mut file)?;
             let mut entry = before;
             let result = change(&mut entry);
@@ -150,7 +172,20 @@ impl Ledger {
             }
             Ok(result)
         };
-        attempt().unwrap_or_else(|e| panic!("the ledger {}: {e}", self.path.display()))
+        attempt().await.unwrap_or_else(|e| self.failed(&e))
+    }
+
+    fn file(&self) -> IoResult<File> {
+        OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&self.path)
+    }
+
+    fn failed(&self, error: &Error) -> ! {
+        panic!("the ledger {}: {error}", self.path.display())
     }
 }
 
@@ -168,7 +203,7 @@ impl Entry {
         Ok(())
     }
 
-    fn read(file: &mut File) -> std::io::Result<Self> {
+    fn read(file: &mut File) -> IoResult<Self> {
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         if text.is_empty() {
@@ -179,26 +214,54 @@ impl Entry {
             .map_while(|word| word.parse().ok())
             .collect();
         match numbers[..] {
-            [value, newest, writes, refused] => Ok(Self {
-                value,
-                newest,
-                writes,
-                refused,
-            }),
-            _ => Err(std::io::Error::other(format!("not a ledger: {text:?}"))),
+            [value, newest, writes, refused, sum] => {
+                let entry = Self {
+                    value,
+                    newest,
+                    writes,
+                    refused,
+                };
+                let whole = entry.checksum() == sum;
+                whole
+                    .then_some(entry)
+                    .ok_or_else(|| Error::other(format!("half written: {text:?}")))
+            }
+            _ => Err(Error::other(format!("not a ledger: {text:?}"))),
         }
     }
 
     /// One write of a fixed length: a process that is killed leaves the old entry or the new one.
-    fn write(self, file: &mut File) -> std::io::Result<()> {
+    fn write(self, file: &mut File) -> IoResult<()> {
         let Self {
             value,
             newest,
             writes,
             refused,
         } = self;
+        let sum = self.checksum();
+        let line = format!("{value:020} {newest:020} {writes:020} {refused:020} {sum:020}\n");
         file.rewind()?;
-        file.write_all(format!("{value:020} {newest:020} {writes:020} {refused:020}\n").as_bytes())
+        file.write_all(line.as_bytes())
+    }
+
+    fn checksum(self) -> u64 {
+        [self.value, self.newest, self.writes, self.refused]
+            .into_iter()
+            .fold(1, |sum, number| sum.wrapping_mul(31).wrapping_add(number))
+    }
+}
+
+/// Locks the file, as soon as no other process has it locked.
+async fn lock(file: &File) -> IoResult<()> {
+    let give_up = Instant::now() + BOUND;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

@@ -104,7 +104,7 @@ impl Task {
         let token = guard.token().as_u64();
         let ledger = self.worker.ledgers[lock].clone();
 
-        let begun = ledger.begin(token);
+        let begun = ledger.begin(token).await;
         if begun.is_err() && guard.is_held() {
             println!(
                 "CONTRADICTION {hold} holds {} with token {token}: {begun:?}",
@@ -132,7 +132,7 @@ impl Task {
         // Without a check of `is_held`: the ledger has to refuse a stale write.
         if let Ok(value) = begun {
             let since = now();
-            let written = ledger.write(token, value + 1);
+            let written = ledger.write(token, value + 1).await;
             if written.is_err() && guard.is_held() {
                 println!(
                     "CONTRADICTION {hold} holds {} with token {token}: {written:?}",
