@@ -137,14 +137,6 @@ impl Hub {
         self.sharded
     }
 
-    /// Whether the node that channel `name` belongs to has confirmed it, on its present connection.
-    pub(crate) fn is_confirmed(&self, name: &Bytes) -> bool {
-        let state = self.lock();
-        let channel = state.channels.get(name);
-        channel
-            .is_some_and(|channel| channel.is_assigned() && channel.progress == Progress::Confirmed)
-    }
-
     /// The connection over which channel `name` was subscribed to, confirmed or not: what is sent over it from now on, the
     /// server runs when the subscription is there.
     pub(crate) fn asked_over(&self, name: &Bytes) -> Option<Source> {

@@ -32,8 +32,6 @@ struct Pending {
     subscribed: bool,
     refused: Option<Error>,
     message: Option<Bytes>,
-    /// Messages so far, fetched or not.
-    received: u64,
     waker: Option<Waker>,
 }
 
@@ -43,10 +41,7 @@ impl Inbox {
         let mut pending = self.lock();
         match event {
             SubscriptionEvent::Subscribed => pending.subscribed = true,
-            SubscriptionEvent::Message(message) => {
-                pending.message = Some(message);
-                pending.received += 1;
-            }
+            SubscriptionEvent::Message(message) => pending.message = Some(message),
             SubscriptionEvent::Refused(error) => pending.refused = Some(error),
         }
         pending.waker.take()
@@ -65,11 +60,6 @@ impl Inbox {
             }
         })
         .await
-    }
-
-    /// How many messages there were so far.
-    pub(crate) fn received(&self) -> u64 {
-        self.lock().received
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

@@ -57,23 +57,11 @@ impl Subscription {
         }
     }
 
-    /// Whether the server has confirmed it, on the present connection: messages arrive.
-    #[must_use]
-    pub fn is_confirmed(&self) -> bool {
-        self.hub.is_confirmed(&self.channel)
-    }
-
     /// The connection over which it was asked for, confirmed or not: what is sent over that from now on, the server runs when
     /// the subscription is there.
     #[must_use]
     pub fn asked_over(&self) -> Option<Source> {
         self.hub.asked_over(&self.channel)
-    }
-
-    /// How many messages have arrived so far, fetched or not.
-    #[must_use]
-    pub fn received(&self) -> u64 {
-        self.inbox.received()
     }
 
     /// The next event. Of the messages that were not fetched the newest one is kept.
