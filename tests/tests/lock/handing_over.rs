@@ -22,6 +22,15 @@ async fn clients(server: &Server, count: usize) -> Vec<Locks> {
     clients
 }
 
+/// A server, and that many processes that contend for its locks.
+async fn processes<const N: usize>() -> (Server, Raw, [Locks; N]) {
+    let server = Server::start().await;
+    let raw = server.raw().await;
+    let processes = clients(&server, N).await;
+    let processes = processes.try_into().expect("as many as were asked for");
+    (server, raw, processes)
+}
+
 /// A connection that hears everything that is published from now on.
 async fn listener(server: &Server) -> Raw {
     let mut listener = server.raw().await;
@@ -124,13 +133,7 @@ async fn a_hand_over_costs_two_requests_and_one_message_however_many_processes_w
 
 #[tokio::test]
 async fn the_ticket_of_a_waiter_that_gives_up_is_inherited_by_the_next_one_here() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours, theirs) = (
-        locks(&server).await,
-        locks(&server).await,
-        locks(&server).await,
-    );
+    let (_server, mut raw, [holder, ours, theirs]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     let first = in_line(&mut raw, &ours, "a").await;
     let second = tokio::spawn(ours.mutex("a").lock().into_future());
@@ -173,13 +176,7 @@ async fn the_ticket_of_a_waiter_that_gives_up_is_inherited_by_the_next_one_here(
 
 #[tokio::test]
 async fn the_last_waiter_of_a_process_that_gives_up_takes_its_ticket_along() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours, theirs) = (
-        locks(&server).await,
-        locks(&server).await,
-        locks(&server).await,
-    );
+    let (_server, mut raw, [holder, ours, theirs]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     for _ in 0..5 {
         let waiter = in_line(&mut raw, &ours, "a").await;
@@ -207,13 +204,7 @@ async fn the_last_waiter_of_a_process_that_gives_up_takes_its_ticket_along() {
 
 #[tokio::test]
 async fn a_shutdown_takes_the_tickets_of_all_waiters_back_before_it_returns() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours, theirs) = (
-        locks(&server).await,
-        locks(&server).await,
-        locks(&server).await,
-    );
+    let (_server, mut raw, [holder, ours, theirs]) = processes().await;
     let mut waiting = Vec::new();
     let mut held = Vec::new();
     for name in ["a", "b", "c"] {
@@ -240,13 +231,7 @@ async fn a_shutdown_takes_the_tickets_of_all_waiters_back_before_it_returns() {
 
 #[tokio::test]
 async fn a_grant_for_a_ticket_that_was_taken_back_is_handed_on() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours, theirs) = (
-        locks(&server).await,
-        locks(&server).await,
-        locks(&server).await,
-    );
+    let (_server, mut raw, [holder, ours, theirs]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     // From here on it hears of grants.
     in_line(&mut raw, &ours, "a").await.abort();
@@ -267,9 +252,7 @@ async fn a_grant_for_a_ticket_that_was_taken_back_is_handed_on() {
 /// Tickets of processes that are gone, and members that are no tickets.
 #[tokio::test]
 async fn tickets_that_nobody_serves_are_skipped() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours) = (locks(&server).await, locks(&server).await);
+    let (_server, mut raw, [holder, ours]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     let waiter = in_line(&mut raw, &ours, "a").await;
     for n in 0..40 {
@@ -296,9 +279,7 @@ async fn tickets_that_nobody_serves_are_skipped() {
 /// Whoever may publish on the channel of a process could send it anything.
 #[tokio::test]
 async fn messages_that_are_no_grant_of_the_server_grant_nothing() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours) = (locks(&server).await, locks(&server).await);
+    let (_server, mut raw, [holder, ours]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     let waiter = in_line(&mut raw, &ours, "a").await;
     let ticket = line(&mut raw, "a").await.remove(0);
@@ -339,9 +320,7 @@ async fn messages_that_are_no_grant_of_the_server_grant_nothing() {
 /// whom that takes. The hold ends with its first renewal, and harms no other one.
 #[tokio::test]
 async fn a_grant_that_was_forged_in_every_detail_is_lost_at_its_first_renewal() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours) = (locks(&server).await, locks(&server).await);
+    let (_server, mut raw, [holder, ours]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     let before = fields(&mut raw, "a").await;
     let waiter = in_line(&mut raw, &ours, "a").await;
@@ -374,9 +353,7 @@ async fn a_grant_that_was_forged_in_every_detail_is_lost_at_its_first_renewal() 
 
 #[tokio::test]
 async fn a_fixed_lease_that_was_granted_is_confirmed_once_and_then_runs_out() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours) = (locks(&server).await, locks(&server).await);
+    let (_server, mut raw, [holder, ours]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     let waiter = tokio::spawn(ours.mutex("a").lock().lease(ms(3_000)).into_future());
     until("its ticket", async || tickets(&mut raw, "a").await == 1).await;
@@ -400,9 +377,7 @@ async fn a_fixed_lease_that_was_granted_is_confirmed_once_and_then_runs_out() {
 
 #[tokio::test]
 async fn a_longest_hold_counts_from_the_grant() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours) = (locks(&server).await, locks(&server).await);
+    let (_server, mut raw, [holder, ours]) = processes().await;
     for longest in [ms(700), ms(2_500)] {
         let held = holder.mutex("a").lock().await.unwrap();
         let waiter = tokio::spawn(ours.mutex("a").lock().max_hold(longest).into_future());
@@ -431,9 +406,7 @@ async fn a_longest_hold_counts_from_the_grant() {
 /// A lease that is no longer than a grant lease is the grant lease.
 #[tokio::test]
 async fn a_short_lease_is_granted_whole_and_needs_no_confirmation() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours) = (locks(&server).await, locks(&server).await);
+    let (_server, mut raw, [holder, ours]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     let waiter = tokio::spawn(ours.mutex("a").lock().lease(ms(600)).into_future());
     until("its ticket", async || tickets(&mut raw, "a").await == 1).await;
@@ -452,9 +425,7 @@ async fn a_short_lease_is_granted_whole_and_needs_no_confirmation() {
 /// The grant is in the lease of one second until it is confirmed, and never beyond the whole one.
 #[tokio::test]
 async fn a_grant_is_confirmed_by_its_first_renewal() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (holder, ours) = (locks(&server).await, locks(&server).await);
+    let (_server, mut raw, [holder, ours]) = processes().await;
     let held = holder.mutex("a").lock().await.unwrap();
     let waiter = in_line(&mut raw, &ours, "a").await;
     held.release().await.unwrap();
