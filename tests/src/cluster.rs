@@ -8,17 +8,20 @@
 //! Three ways to lose a node: [`freeze`](Cluster::freeze), with
 //! [`proxied`](ClusterBuilder::proxied) clients that cannot reach a node which the cluster
 //! considers healthy, and with [`isolable`](ClusterBuilder::isolable) a node that clients reach and
-//! the cluster does not.
+//! the cluster does not. A client that has a [`route`](Cluster::route) of its own can be cut off
+//! together with such a node.
 
 mod atomic;
 mod form;
 mod member;
 mod migration;
+mod route;
 
 pub use atomic::{AtomicMigration, Step};
 pub use form::ClusterBuilder;
 pub use member::Member;
 pub use migration::Migration;
+pub use route::Route;
 
 use std::net::{IpAddr, SocketAddr};
 use tokio::time::timeout;

@@ -10,6 +10,7 @@
 mod accept;
 mod fault;
 mod frame;
+mod ports;
 mod pump;
 
 pub use fault::{Accept, Cut, Fault};
@@ -133,6 +134,26 @@ impl Proxy {
     pub fn blackhole(&self) {
         self.to_server(Fault::Blackhole);
         self.to_client(Fault::Blackhole);
+    }
+
+    /// From now on nothing passes on any connection, in either direction, as if the network between
+    /// were cut: nothing is lost, and what is under way arrives after [`heal`](Self::heal).
+    pub fn stall(&self) {
+        self.to_server(Fault::Stall);
+        self.to_client(Fault::Stall);
+    }
+
+    /// From now on what the server says of loopback addresses names other ports, `(from, to)`: so
+    /// that a client which learns the addresses of servers from it comes to other proxies.
+    ///
+    /// # Panics
+    ///
+    /// When one of them has not five digits.
+    pub fn rename_ports(&self, ports: &[(u16, u16)]) {
+        assert!(ports.iter().all(|(from, to)| *from.min(to) >= 10_000));
+        self.shared
+            .to_client
+            .send_modify(|plan| plan.renamed = ports.into());
     }
 
     /// From now on nothing passes on connections that come from `peer`, those that are open and new

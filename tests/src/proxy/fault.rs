@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The fault of one direction.
@@ -93,6 +94,8 @@ pub(super) struct Plan {
     pub(super) held: Range<u64>,
     /// Whether each of those passes one frame after all, and then nothing.
     pub(super) one_passes: bool,
+    /// Ports that frames name, and those that they are to name. In effect while there is no fault.
+    pub(super) renamed: Arc<[(u16, u16)]>,
 }
 
 impl Plan {

@@ -1,6 +1,7 @@
 //! One direction of one connection.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::fault::{Cut, Fault, Plan};
 use super::frame::{self, Kind};
+use super::ports;
 
 /// Why a direction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(super) struct Pump<'a> {
     /// Whether the peer is cut off.
     severed: bool,
     held: Held,
+    /// Ports to be replaced in frames.
+    renamed: Arc<[(u16, u16)]>,
     /// Bytes seen from the sender, of all connections.
     total: &'a AtomicU64,
     /// Read and not yet dealt with.
@@ -91,6 +95,7 @@ impl<'a> Pump<'a> {
             id,
             severed,
             held: Held::No,
+            renamed: Arc::default(),
             total,
             pending: Vec::new(),
             passed: 0,
@@ -136,6 +141,9 @@ impl<'a> Pump<'a> {
             _ if plan.one_passes => Held::One,
             _ => Held::Yes,
         };
+        if !Arc::ptr_eq(&plan.renamed, &self.renamed) {
+            self.renamed = Arc::clone(&plan.renamed);
+        }
         if plan.generation != self.plan.generation {
             self.plan = plan.clone();
             self.passed = 0;
@@ -159,6 +167,13 @@ impl<'a> Pump<'a> {
             Fault::Blackhole if self.eof => Step::Wait,
             _ if n == 0 && self.eof => Step::End,
             _ if n == 0 => Step::Read,
+            Fault::None if !self.renamed.is_empty() => match frame::first(&self.pending) {
+                Some(first) => {
+                    ports::rename(&mut self.pending[..first.length], &self.renamed);
+                    Step::Pass(first.length, Duration::ZERO)
+                }
+                None => self.read_or_end(),
+            },
             Fault::None | Fault::Blackhole => Step::Pass(n, Duration::ZERO),
             // The wait is before the write, see `pass`.
             Fault::Delay(_) => Step::Pass(n, Duration::ZERO),

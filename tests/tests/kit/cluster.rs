@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use leasehold_testkit::cluster::Step;
-use leasehold_testkit::{Cluster, Failover, until};
+use leasehold_testkit::{Cluster, Failover, Raw, ms, network, until};
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn a_cluster_is_ready_when_it_has_started_and_gone_when_it_is_dropped() {
@@ -38,7 +39,7 @@ async fn a_cluster_is_ready_when_it_has_started_and_gone_when_it_is_dropped() {
     let nodes: Vec<_> = (0..6).map(|index| cluster.addr(index)).collect();
     drop(cluster);
     for addr in nodes {
-        assert!(leasehold_testkit::Raw::connect(addr).await.is_err());
+        assert!(Raw::connect(addr).await.is_err());
     }
 }
 
@@ -299,4 +300,39 @@ async fn proxies_stand_where_the_cluster_says_its_nodes_are() {
         }
     })
     .await;
+}
+
+/// A client that follows the addresses it is told stays on its route.
+#[tokio::test]
+async fn on_a_route_servers_name_its_own_addresses_and_a_cut_concerns_it_alone() {
+    if !network::can_be_cut() {
+        return;
+    }
+    let cluster = Cluster::builder().isolable().start().await;
+    let key = cluster.key_at(1, "k").await;
+    let route = cluster.route();
+    let addr = |index: usize| route.proxy(index).addr();
+    let mut raw = Raw::connect(addr(0)).await.unwrap();
+    let moved = raw.cmd(&["GET", &key]).await;
+    let slot = cluster.slot_of(&key).await;
+    assert_eq!(moved.error().unwrap(), format!("MOVED {slot} {}", addr(1)));
+    let slots = raw.cmd(&["CLUSTER", "SLOTS"]).await;
+    for range in slots.array() {
+        for node in &range.array()[2..] {
+            let port = node.array()[1].int();
+            assert!((0..6).any(|index| i64::from(addr(index).port()) == port));
+        }
+    }
+    let replication = raw.cmd(&["INFO", "replication"]).await;
+    let replica = format!("ip=127.0.0.1,port={},", addr(3).port());
+    assert!(replication.str().contains(&replica), "{replication:?}");
+
+    cluster.isolate_with(0, &route);
+    assert_eq!(raw.cmd(&["PING"]).await.str(), "PONG");
+    let mut cut = Raw::connect(addr(1)).await.unwrap();
+    assert!(timeout(ms(100), cut.try_cmd(&["PING"])).await.is_err());
+    let mut theirs = Raw::connect(cluster.addr(0)).await.unwrap();
+    assert!(timeout(ms(100), theirs.try_cmd(&["PING"])).await.is_err());
+    let mut theirs = Raw::connect(cluster.addr(1)).await.unwrap();
+    assert_eq!(theirs.cmd(&["PING"]).await.str(), "PONG");
 }

@@ -122,7 +122,44 @@ async fn a_holder_that_is_cut_off_with_its_master_loses_its_locks_behind_sentine
     assert_eq!(twice, 0, "of {} locks", LOCKS * rounds());
 }
 
-/// In a cluster the holder goes on reaching the others, and finds its locks at the new master,
+/// The master answers the holder for as long as it has not noticed that it is alone.
+#[tokio::test]
+async fn a_holder_that_is_cut_off_with_its_master_loses_its_locks_in_a_cluster() {
+    if !network::can_be_cut() {
+        return;
+    }
+    let mut twice = 0;
+    for _ in 0..rounds() {
+        // The new master has a replica too, or nobody is granted anything.
+        let cluster = Cluster::builder().replicas(2).isolable().start().await;
+        let route = cluster.route();
+        let tag = cluster.key_at(0, "k").await;
+        let names: Vec<_> = (0..LOCKS).map(|n| format!("{{{tag}}}{n}")).collect();
+        let accepts = || -> Vec<u64> {
+            let proxies = (0..cluster.len()).map(|index| cluster.proxy(index));
+            proxies.map(Proxy::accepts).collect()
+        };
+        let before = accepts();
+        let ours = builder(route.url()).connect().await.unwrap();
+        let held = hold(&ours, &names).await;
+        assert_eq!(accepts(), before, "it takes another way");
+
+        cluster.isolate_with(0, &route);
+        let cut = Instant::now();
+        until("another one is promoted", async || {
+            match cluster.master_of(&tag).await {
+                Some(other) if other != 0 => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        println!("another master {:?} after the cut", cut.elapsed());
+        twice += held_twice(&held, &names, &cluster.url(), cut).await;
+    }
+    assert_eq!(twice, 0, "of {} locks", LOCKS * rounds());
+}
+
+/// The holder goes on reaching the others, and finds its locks at the new master,
 /// where they were renewed. Nobody else gets them, also not those that were renewed at the old
 /// master alone.
 #[tokio::test]
