@@ -6,7 +6,7 @@
 //! | | invariant | where |
 //! |---|---|---|
 //! | I1 | claims of different owners do not overlap; what is claimed is held at the server | `exclusion` |
-//! | I2 | tokens increase; the resource takes no older one | `tokens` |
+//! | I2 | tokens increase; the resource takes no older one | `tokens`, `tickets` |
 //! | I3 | a hold ends by its owner, by its expiry or by a fault | `exclusion` |
 //! | I4 | nothing renews or resurrects a hold after its end | `ending` |
 //! | I5 | a holder is notified of its loss | `ending` |
@@ -21,6 +21,8 @@
 //! | I14 | a latch opens at zero and for all; a generation of a barrier is complete and has one leader | `meeting` |
 //! | I15 | readers who come after a waiting writer give way to it | `order` |
 //! | I16 | a release's outcome is true | `ending` |
+//! | I20 | a grant to a process that is well is taken or handed on | `tickets` |
+//! | I21 | no ticket in line is passed over, but once for each expiry | `tickets` |
 
 mod claim;
 mod ending;
@@ -29,6 +31,7 @@ mod facts;
 mod keyspace;
 mod meeting;
 mod order;
+mod tickets;
 mod tokens;
 mod waiting;
 
@@ -38,7 +41,7 @@ use std::time::Duration;
 
 use facts::Facts;
 
-use crate::history::{Event, What};
+use crate::history::{Change, Event, What};
 
 /// The bounds a history is held to. They are bounds against hangs and forgotten work, not speed
 /// limits: on a busy machine they should be generous.
@@ -60,7 +63,7 @@ pub struct Limits {
 /// One breach of one invariant.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// `"I1"` to `"I16"`.
+    /// `"I1"` to `"I21"`.
     pub invariant: &'static str,
     /// Whether an active fault suspends the guarantee. Excused violations are reported and do not
     /// fail.
@@ -86,10 +89,29 @@ pub struct Report {
     pub losses: usize,
     /// Number of injected faults.
     pub faults: usize,
+    /// The lines, by the record of the servers.
+    pub lines: Lines,
     /// Number of writes that the guarded resource accepted, and refused as stale.
     pub uses: (usize, usize),
     /// The breaches, the inexcusable first.
     pub violations: Vec<Violation>,
+}
+
+/// What servers recorded of lines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lines {
+    /// Number of tickets that joined a line.
+    pub joined: usize,
+    /// Number of grants that a process was told of.
+    pub granted: usize,
+    /// Number of tickets that nobody heard of a grant for.
+    pub skipped: usize,
+    /// Number of holds whose lease ran out.
+    pub expired: usize,
+    /// The greatest number of tickets in a line at a time.
+    pub longest: usize,
+    /// Number of times the record of a line began, for the first time or after a gap.
+    pub known: usize,
 }
 
 /// Checks a merged history against every invariant.
@@ -117,6 +139,9 @@ pub fn check(events: &[Event], limits: &Limits) -> Report {
         keyspace::nothing_leaks,
         keyspace::expiry_is_disciplined,
         keyspace::requests_are_idempotent,
+        tickets::no_ticket_is_passed_over,
+        tickets::no_grant_is_lost,
+        tickets::no_token_is_granted_twice,
     ] {
         violations.extend(invariant(&facts));
     }
@@ -129,6 +154,7 @@ pub fn check(events: &[Event], limits: &Limits) -> Report {
         handoffs: facts.handoffs(),
         losses: count(|w| matches!(w, What::Lost { .. })),
         faults: facts.faults.len(),
+        lines: Lines::of(events),
         uses: (
             count(|w| matches!(w, What::Use { accepted: true, .. })),
             count(|w| {
@@ -142,6 +168,28 @@ pub fn check(events: &[Event], limits: &Limits) -> Report {
             }),
         ),
         violations,
+    }
+}
+
+impl Lines {
+    fn of(events: &[Event]) -> Self {
+        let mut lines = Self::default();
+        for record in tickets::records(events) {
+            let mut line = tickets::Line::default();
+            for (event, _, change) in record.changes {
+                line.apply(event, change);
+                lines.longest = lines.longest.max(line.len());
+                match change {
+                    Change::Joined(_) => lines.joined += 1,
+                    Change::Granted { .. } => lines.granted += 1,
+                    Change::Left { is_skipped, .. } => lines.skipped += usize::from(*is_skipped),
+                    Change::Expired { .. } => lines.expired += 1,
+                    Change::Known { .. } => lines.known += 1,
+                    _ => {}
+                }
+            }
+        }
+        lines
     }
 }
 
@@ -188,6 +236,21 @@ impl fmt::Display for Report {
             self.uses.0,
             self.uses.1
         )?;
+        if self.lines.known > 0 {
+            let Lines {
+                joined,
+                granted,
+                skipped,
+                expired,
+                longest,
+                known,
+            } = self.lines;
+            writeln!(
+                f,
+                "{joined} tickets, {granted} grants told, {skipped} skipped, {expired} leases ran out, \
+                 {longest} in a line, {known} records"
+            )?;
+        }
         writeln!(
             f,
             "{} violations, {excused} of them excused by a fault",

@@ -146,6 +146,61 @@ pub enum What {
     FaultEnd { id: u64 },
     /// A process was killed; what it held it claims no longer.
     Died { pid: u32 },
+    /// A change of a lock or its line at a server, at the time `when`. Those of one server and lock
+    /// are recorded in the order in which they happened there.
+    Line {
+        server: String,
+        key: String,
+        when: u64,
+        change: Change,
+    },
+    /// The process that records this did not get to run since then, so others may not have either.
+    Stalled { since: u64 },
+}
+
+/// A change of a lock or its line at a server. Tickets are known by the id of the hold that they
+/// become.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the fields say what the variants explain")]
+pub enum Change {
+    /// The state is known from here on.
+    Known {
+        holder: Option<String>,
+        tickets: Vec<Ticket>,
+    },
+    /// The state is not known from here on.
+    Unknown,
+    /// A ticket joined the line.
+    Joined(Ticket),
+    /// A ticket left the line without a grant: taken back, or skipped because nobody heard of it.
+    Left { hold: String, is_skipped: bool },
+    /// Somebody else's request made it the holder, and its process was told of it and its token.
+    /// `score` is its place in the line.
+    Granted {
+        hold: String,
+        token: u64,
+        score: Option<u64>,
+    },
+    /// Its own request made it the holder; `is_alone` if that knew no line.
+    Taken {
+        hold: String,
+        score: Option<u64>,
+        is_alone: bool,
+    },
+    /// The hold was released, or removed; `is_alone` as for those that are taken.
+    Ended { hold: String, is_alone: bool },
+    /// The lease of the hold ran out.
+    Expired { hold: String },
+}
+
+/// A ticket in a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The id of the hold that it becomes.
+    pub hold: String,
+    /// Its place: the lowest is the first.
+    pub score: u64,
 }
 
 /// The mode of a lock.

@@ -11,8 +11,9 @@
 //! | [`network`] | source addresses of servers, for partitions |
 //! | [`history`] | the events of all processes, on one clock |
 //! | [`observer`] | the server's own state of a lock, written into the history |
+//! | [`line_watch`] | the tickets of those who wait, by the server's record, written into the history |
 //! | [`checker`] | which invariants a history breaks |
-//! | [`broken`] | clients with a flaw each, which the checker must catch |
+//! | [`broken`], [`broken_line`] | clients with a flaw each, which the checker must catch |
 //! | [`ledger`] | a resource under a lock: detects lost updates, refuses stale tokens |
 //! | [`cancel`] | drops a future at every await point |
 //! | [`process`] | child processes that cannot outlive the test; signals |
@@ -26,6 +27,7 @@
 //! | [`wait`] | waiting with a bound and a reason |
 
 pub mod broken;
+pub mod broken_line;
 pub mod cancel;
 pub mod chance;
 pub mod checker;
@@ -33,6 +35,7 @@ pub mod cluster;
 pub mod fake_cluster;
 pub mod history;
 pub mod ledger;
+pub mod line_watch;
 pub mod network;
 pub mod observer;
 pub mod own_process;

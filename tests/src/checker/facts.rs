@@ -172,6 +172,10 @@ impl<'a> Facts<'a> {
                         self.claims[*index].goes_on(event);
                     }
                 }
+                What::Stalled { since } => self.faults.push(Fault {
+                    effect: Effect::Delays,
+                    span: (*since, at),
+                }),
                 // These are of single invariants.
                 What::Use { .. }
                 | What::Quiesced { .. }
@@ -181,7 +185,8 @@ impl<'a> Facts<'a> {
                 | What::Awaits { .. }
                 | What::Opened { .. }
                 | What::Arrive { .. }
-                | What::Passed { .. } => {}
+                | What::Passed { .. }
+                | What::Line { .. } => {}
             }
         }
     }

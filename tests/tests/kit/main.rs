@@ -10,3 +10,4 @@ mod ledger;
 mod proxy;
 mod sentinels;
 mod server;
+mod tickets;
