@@ -86,3 +86,16 @@ impl Linger {
         millis.parse().ok().map(Duration::from_millis)
     }
 }
+
+/// An instruction to a worker process to give up all that it waits for now, in a file that the
+/// worker removes when it begins.
+#[derive(Debug, Clone, Copy)]
+pub struct GiveUp;
+
+impl GiveUp {
+    /// The file with the instruction to the process `pid`.
+    #[must_use]
+    pub fn file(dir: &Path, pid: u32) -> PathBuf {
+        dir.join(format!("give-up-{pid}"))
+    }
+}

@@ -12,27 +12,37 @@ use leasehold_testkit::storm::Mode;
 use leasehold_testkit::{Cluster, Failover, Server, until};
 use tokio::time::sleep;
 
-use crate::roles::{Stage, storm};
+use crate::roles::{Stage, storm, storm_in_line};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_cluster_forgets_nothing_stale_gets_through() {
-    // Servers that are slow on a busy machine must not fail over by themselves: the checker would
-    // not excuse it.
-    let cluster = Cluster::builder()
-        .node_timeout(Duration::from_secs(2))
-        .start()
-        .await;
-    storm("storm-cluster", cluster, Mode::Fast).await;
+    storm("storm-cluster", cluster(Mode::Fast).await, Mode::Fast).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_forgets_nothing_that_its_replicas_confirmed() {
-    // Shorter than a lease: holds are still valid after the failover.
-    let cluster = Cluster::builder()
-        .node_timeout(Duration::from_secs(1))
-        .start()
-        .await;
-    storm("storm-cluster", cluster, Mode::Safe).await;
+    storm("storm-cluster", cluster(Mode::Safe).await, Mode::Safe).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_in_line_is_forgotten_whatever_a_cluster_forgets() {
+    storm_in_line("storm-line-cluster", cluster(Mode::Fast).await, Mode::Fast).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_in_line_is_forgotten_where_replicas_confirm_in_a_cluster() {
+    storm_in_line("storm-line-cluster", cluster(Mode::Safe).await, Mode::Safe).await;
+}
+
+async fn cluster(mode: Mode) -> Cluster {
+    let node_timeout = match mode {
+        // Servers that are slow on a busy machine must not fail over by themselves: the checker
+        // would not excuse it.
+        Mode::Fast => Duration::from_secs(2),
+        // Shorter than a lease: holds are still valid after the failover.
+        Mode::Safe => Duration::from_secs(1),
+    };
+    Cluster::builder().node_timeout(node_timeout).start().await
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +64,8 @@ impl Stage for Cluster {
         Kind::Graceful,
         Kind::MoveSlot,
     ];
+
+    const IN_LINE: &'static [Kind] = &[Kind::FreezeMaster, Kind::Graceful, Kind::MoveSlot];
 
     /// A handover in agreement and a slot that moves lose nothing; without agreement the last
     /// writes may be lost.

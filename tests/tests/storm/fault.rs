@@ -7,6 +7,7 @@ use leasehold_testkit::history::Effect;
 use leasehold_testkit::{Accept, Cut, Fault, Raw};
 use tokio::time::sleep;
 
+use crate::fleet::Moment;
 use crate::proxied::{Line, Storm};
 
 /// Number of tries of a command.
@@ -15,10 +16,13 @@ const ATTEMPTS: usize = 5;
 /// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// SIGKILL to a worker, and another one takes its place.
+    /// SIGKILL to a worker, mostly while it holds a lock; another one takes its place.
     KillWorker,
     /// SIGSTOP to a worker for longer than its lease, then SIGCONT.
     FreezeWorker,
+    /// The same while it waits, or gives up.
+    KillWaiter(Moment),
+    FreezeWaiter(Moment),
     ScriptFlush,
     ClientKill,
     ClientPause,
@@ -58,10 +62,24 @@ impl Kind {
         let index = storm.fleet.pick(&mut chance);
         match self {
             Self::KillWorker => {
-                storm.fleet.kill(index, &mut chance).await;
+                let holds = chance.percent(70);
+                let moment = if holds {
+                    Moment::Holding
+                } else {
+                    Moment::Waiting
+                };
+                storm.fleet.kill(index, moment, &mut chance).await;
                 true
             }
-            Self::FreezeWorker => storm.fleet.freeze(index, &mut chance).await,
+            Self::KillWaiter(moment) => {
+                storm.fleet.kill(index, moment, &mut chance).await;
+                true
+            }
+            Self::FreezeWorker => {
+                let moment = Moment::Holding;
+                storm.fleet.freeze(index, moment, &mut chance).await
+            }
+            Self::FreezeWaiter(moment) => storm.fleet.freeze(index, moment, &mut chance).await,
             Self::ScriptFlush => {
                 self.command(storm, &[&["SCRIPT", "FLUSH"]], Duration::ZERO)
                     .await

@@ -1,13 +1,15 @@
 //! The worker processes of a storm, which contend for a few locks, and the record of its faults.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::history::{Effect, Recorder, What};
+use leasehold_testkit::line_watch::LineWatch;
 use leasehold_testkit::process::{Watched, freeze, thaw};
-use leasehold_testkit::storm::{LEASE, LOCKS, Linger, Mode};
+use leasehold_testkit::storm::{GiveUp, LEASE, LOCKS, Linger, Mode};
 use leasehold_testkit::{Ledger, Scratch};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -33,6 +35,17 @@ pub(crate) fn time(short: Duration) -> Duration {
     } else {
         short
     }
+}
+
+/// What a worker does when it is killed or frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Moment {
+    /// It holds a lock.
+    Holding,
+    /// It waits, and perhaps holds. A process that is frozen in line is granted locks meanwhile.
+    Waiting,
+    /// All its tasks give up waiting.
+    Cancelling,
 }
 
 /// The workers and the record.
@@ -115,14 +128,18 @@ impl Fleet {
         chance.below(self.posts.len() as u64) as usize
     }
 
-    /// SIGKILL to a worker, mostly while it holds a lock; another one takes its place.
-    pub(crate) async fn kill(&self, index: usize, chance: &mut Chance) {
+    /// Records what the server at `addr` does with the locks' lines, until dropped.
+    pub(crate) fn watch(&self, addr: SocketAddr) -> LineWatch {
+        let locks = LOCKS.map(String::from).into();
+        LineWatch::start(addr, locks, self.recorder.client("line"))
+    }
+
+    /// SIGKILL to a worker; another one takes its place.
+    pub(crate) async fn kill(&self, index: usize, moment: Moment, chance: &mut Chance) {
         let post = &self.posts[index];
         let mut worker = post.worker.lock().await;
         let pid = worker.pid();
-        if chance.percent(70) {
-            self.aim(pid, "", 2 * LEASE).await;
-        }
+        self.await_moment(pid, moment).await;
         let work = async {
             worker.kill();
             // After the kill: until then it may have written more. Its holds last until their
@@ -136,18 +153,26 @@ impl Fleet {
                 self.mode,
             );
         };
-        self.fault("KillWorker", Effect::Delays, work).await;
+        let kind = format!("KillWorker {moment:?}");
+        self.fault(&kind, Effect::Delays, work).await;
     }
 
-    /// SIGSTOP to a worker that holds a lock, for longer than the lease, then SIGCONT. Returns
-    /// whether it held one that others got meanwhile: then it is notified of a loss, and a write
-    /// without a check is stale.
-    pub(crate) async fn freeze(&self, index: usize, chance: &mut Chance) -> bool {
+    /// SIGSTOP to a worker, then SIGCONT. Returns whether it had an effect.
+    ///
+    /// One that holds a lock is stopped for longer than the lease. That has an effect if others got
+    /// the lock meanwhile: then it is notified of a loss, and a write without a check is stale.
+    /// Others wake up before the lease of a grant is over, or after it.
+    pub(crate) async fn freeze(&self, index: usize, moment: Moment, chance: &mut Chance) -> bool {
         let worker = self.posts[index].worker.lock().await;
         let pid = worker.pid();
-        let held = self.aim(pid, "", 2 * LEASE).await;
+        let met = self.await_moment(pid, moment).await;
         let work = async {
             freeze(pid);
+            if moment != Moment::Holding {
+                sleep(chance.millis(300, 2_500)).await;
+                thaw(pid);
+                return true;
+            }
             sleep(LEASE + chance.millis(500, 1_500)).await;
             // On a machine that was suspended no other worker has taken its place yet. And if it
             // was stopped during a write, the resource blocks the others.
@@ -155,7 +180,20 @@ impl Fleet {
             thaw(pid);
             others
         };
-        self.fault("FreezeWorker", Effect::Freezes(pid), work).await && held
+        let kind = format!("FreezeWorker {moment:?}");
+        self.fault(&kind, Effect::Freezes(pid), work).await && met
+    }
+
+    async fn await_moment(&self, pid: u32, moment: Moment) -> bool {
+        match moment {
+            Moment::Holding => self.aim(pid, "", 2 * LEASE).await,
+            Moment::Waiting => true,
+            Moment::Cancelling => {
+                let file = GiveUp::file(self.dir.path(), pid);
+                std::fs::write(&file, "").expect("the directory is writable");
+                followed(&file).await
+            }
+        }
     }
 
     /// Waits until a worker has the lock `key` (any if empty) and keeps it for `time`, if it gets
@@ -167,12 +205,7 @@ impl Fleet {
             key: key.into(),
         }
         .write(&file);
-        let give_up = Instant::now() + AIM;
-        while file.exists() && Instant::now() < give_up {
-            sleep(Duration::from_millis(5)).await;
-        }
-        // Otherwise it would linger later, without a purpose.
-        std::fs::remove_file(file).is_err()
+        followed(&file).await
     }
 
     /// Waits until every lock was used again.
@@ -254,6 +287,16 @@ impl Fleet {
             .map(|name| Ledger::open(self.dir.join(name)))
             .collect()
     }
+}
+
+/// Waits for a worker to remove the file with an instruction, if it does so soon.
+async fn followed(file: &Path) -> bool {
+    let give_up = Instant::now() + AIM;
+    while file.exists() && Instant::now() < give_up {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // Otherwise it would follow it later, without a purpose.
+    std::fs::remove_file(file).is_err()
 }
 
 /// Starts a worker. Its history, its log and the ledgers are in `dir`.

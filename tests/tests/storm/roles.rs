@@ -12,6 +12,10 @@
 //! there is one, but it knows holds by ids that guards do not tell, and the newest token does not
 //! identify them either: locks that were taken in a moving slot have one that is not in the
 //! counter.
+//!
+//! **In line**: sixteen processes wait for the same few locks, and are killed and frozen while they
+//! hold, wait and give up. Each server's record of the lines is checked as far as it goes: from the
+//! moment at which it is a master until its role changes.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -23,11 +27,14 @@ use leasehold_testkit::{Raw, Server};
 use tokio::time::sleep;
 
 use crate::deck::Deck;
-use crate::fleet::{Fleet, time};
-use crate::verdict::{Verdict, nothing_is_left};
+use crate::fleet::{Fleet, Moment, time};
+use crate::verdict::{Verdict, it_was_a_line, nothing_is_left};
 
 /// Worker processes at a time.
 const WORKERS: usize = 3;
+
+/// And where they wait in line for each other.
+const MANY: usize = 16;
 
 /// The duration of a storm, if every kind of fault was injected by then.
 const SHORT: Duration = Duration::from_secs(20);
@@ -41,6 +48,9 @@ pub(crate) trait Stage {
 
     /// All kinds of faults.
     const ALL: &'static [Self::Kind];
+
+    /// Those that happen to processes in line: an orderly one and one that is not.
+    const IN_LINE: &'static [Self::Kind];
 
     /// Whether this may lose locks that no replica has confirmed.
     fn forgets(kind: Self::Kind) -> bool;
@@ -81,31 +91,70 @@ enum Card<K> {
     Servers(K),
     ScriptFlush,
     ClientKill,
-    KillWorker,
-    FreezeWorker,
+    KillWorker(Moment),
+    FreezeWorker(Moment),
+}
+
+/// A storm that is over.
+struct Over {
+    fleet: Fleet,
+    verdict: Verdict,
+    /// Number of masters that were replaced.
+    replaced: usize,
+    /// Number of faults.
+    played: usize,
 }
 
 /// Injects every kind of fault while workers contend for locks, and checks the history.
 pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
-    let time = time(SHORT);
-    let posts = vec![(stage.url(), "-".to_owned()); WORKERS];
-    let fleet = Fleet::start(name, mode, &posts);
-    let _evidence = fleet.keep_evidence(stage.processes().into_iter().map(Server::dir));
-    let mut chance = Chance::new(fleet.seed);
-    fleet.progresses().await;
-
     let common = [
         Card::ScriptFlush,
         Card::ClientKill,
-        Card::KillWorker,
-        Card::FreezeWorker,
+        Card::KillWorker(Moment::Holding),
+        Card::FreezeWorker(Moment::Holding),
     ];
-    let cards: Vec<_> = S::ALL
-        .iter()
-        .copied()
-        .map(Card::Servers)
-        .chain(common)
-        .collect();
+    let servers = S::ALL.iter().copied().map(Card::Servers);
+    let cards = servers.chain(common).collect();
+    let over = rage(name, &stage, mode, WORKERS, cards).await;
+    it_was_a_storm(&over);
+}
+
+/// Injects faults while many workers wait in line for each other, and checks the history and the
+/// record of the lines.
+pub(crate) async fn storm_in_line<S: Stage>(name: &str, stage: S, mode: Mode) {
+    let moments = [Moment::Holding, Moment::Waiting, Moment::Cancelling];
+    let servers = S::IN_LINE.iter().copied().map(Card::Servers);
+    let cards = servers
+        .chain(moments.map(Card::KillWorker))
+        .chain(moments.map(Card::FreezeWorker))
+        .chain([Card::ClientKill]);
+    let over = rage(name, &stage, mode, MANY, cards.collect()).await;
+    let evidence = over.fleet.evidence();
+    assert!(over.replaced > 0, "{evidence}: no master was replaced");
+    it_was_a_line(&over.verdict, &evidence);
+}
+
+/// Injects the faults of all cards.
+async fn rage<S: Stage>(
+    name: &str,
+    stage: &S,
+    mode: Mode,
+    workers: usize,
+    cards: Vec<Card<S::Kind>>,
+) -> Over {
+    let time = time(SHORT);
+    let posts = vec![(stage.url(), "-".to_owned()); workers];
+    let fleet = Fleet::start(name, mode, &posts);
+    let _evidence = fleet.keep_evidence(stage.processes().into_iter().map(Server::dir));
+    let watches = (workers == MANY).then(|| {
+        let nodes = stage.nodes().into_iter();
+        nodes
+            .map(|node| fleet.watch(node.addr()))
+            .collect::<Vec<_>>()
+    });
+    let mut chance = Chance::new(fleet.seed);
+    fleet.progresses().await;
+
     let most = DECKS * cards.len();
     let mut deck = Deck::new(cards);
     let (mut replaced, mut played) = (0, 0);
@@ -122,7 +171,7 @@ pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
         let card = deck.draw(&mut chance);
         let key = *chance.pick(&LOCKS);
         let before = stage.master_of(key).await;
-        if strike(card, key, before, &stage, &fleet, mode, &mut chance).await {
+        if strike(card, key, before, stage, &fleet, mode, &mut chance).await {
             deck.struck(card);
         }
         fleet.progresses().await;
@@ -133,7 +182,8 @@ pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     fleet.stop().await;
     // The leases of abandoned holds are over by now.
     sleep(LEASE + Duration::from_secs(1)).await;
-    nothing_is_left(&fleet, masters(&stage).await).await;
+    drop(watches);
+    nothing_is_left(&fleet, masters(stage).await).await;
 
     let verdict = fleet.judge(mode == Mode::Fast);
     println!(
@@ -142,7 +192,12 @@ pub(crate) async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
         deck.played()
     );
     fleet.everybody_got_something(over).await;
-    it_was_a_storm(&verdict, replaced, played, &fleet.evidence());
+    Over {
+        fleet,
+        verdict,
+        replaced,
+        played,
+    }
 }
 
 /// Injects a fault and waits until all servers are repaired. Returns whether it had an effect.
@@ -156,11 +211,13 @@ async fn strike<S: Stage>(
     chance: &mut Chance,
 ) -> bool {
     let kind = match card {
-        Card::KillWorker => {
-            fleet.kill(fleet.pick(chance), chance).await;
+        Card::KillWorker(moment) => {
+            fleet.kill(fleet.pick(chance), moment, chance).await;
             return true;
         }
-        Card::FreezeWorker => return fleet.freeze(fleet.pick(chance), chance).await,
+        Card::FreezeWorker(moment) => {
+            return fleet.freeze(fleet.pick(chance), moment, chance).await;
+        }
         Card::ScriptFlush => {
             let work = tell_everybody(stage, &[&["SCRIPT", "FLUSH"]]);
             fleet.fault("ScriptFlush", Effect::Delays, work).await;
@@ -224,7 +281,8 @@ async fn masters<S: Stage>(stage: &S) -> Vec<Raw> {
 }
 
 /// A storm in which nothing happens proves nothing.
-fn it_was_a_storm(verdict: &Verdict, replaced: usize, faults: usize, evidence: &str) {
+fn it_was_a_storm(over: &Over) {
+    let (verdict, evidence) = (&over.verdict, over.fleet.evidence());
     // A worker that was frozen while it held a lock is notified of its loss, and a write without a
     // check is refused.
     assert!(
@@ -236,10 +294,10 @@ fn it_was_a_storm(verdict: &Verdict, replaced: usize, faults: usize, evidence: &
         "{evidence}: no stale write came to be refused\n{verdict}"
     );
     assert!(
-        replaced > 0,
+        over.replaced > 0,
         "{evidence}: no master was replaced\n{verdict}"
     );
-    let few = |grants: &usize| *grants < 10 * faults;
+    let few = |grants: &usize| *grants < 10 * over.played;
     assert!(
         !verdict.grants.values().any(few),
         "{evidence}: a lock without work\n{verdict}"

@@ -13,7 +13,7 @@ use leasehold_testkit::storm::Mode;
 use leasehold_testkit::{Sentinels, Server, until};
 use tokio::time::sleep;
 
-use crate::roles::{Stage, storm};
+use crate::roles::{Stage, storm, storm_in_line};
 
 /// The longest time that a sentinel is away. One that was frozen for two seconds distrusts its
 /// clock, and takes no part in failovers for a while.
@@ -27,6 +27,16 @@ async fn whatever_a_failover_forgets_nothing_stale_gets_through() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_forgets_nothing_that_all_replicas_confirmed() {
     storm("storm-sentinel", sentinels().await, Mode::Safe).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_in_line_is_forgotten_whatever_a_failover_forgets() {
+    storm_in_line("storm-line-sentinel", sentinels().await, Mode::Fast).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_in_line_is_forgotten_where_all_replicas_confirm_behind_sentinels() {
+    storm_in_line("storm-line-sentinel", sentinels().await, Mode::Safe).await;
 }
 
 /// Servers that are slow on a busy machine must not be replaced.
@@ -57,6 +67,8 @@ impl Stage for Sentinels {
         Kind::KillSentinel,
         Kind::FreezeSentinel,
     ];
+
+    const IN_LINE: &'static [Kind] = &[Kind::FreezeMaster, Kind::Handover];
 
     /// Sentinels that are asked for a failover do not involve the master: they promote a replica,
     /// and then notify the rest.

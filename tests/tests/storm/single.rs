@@ -14,9 +14,9 @@ use tokio::time::sleep;
 
 use crate::deck::Deck;
 use crate::fault::Kind;
-use crate::fleet::time;
+use crate::fleet::{Moment, time};
 use crate::proxied::Storm;
-use crate::verdict::{Verdict, nothing_is_left};
+use crate::verdict::{Verdict, it_was_a_line, nothing_is_left};
 
 /// Worker processes at a time.
 const WORKERS: usize = 4;
@@ -25,9 +25,13 @@ const WORKERS: usize = 4;
 const MANY: usize = 16;
 
 /// Faults of those who wait: at the moment of a grant, while they wait, and while they give up.
-const OF_WAITERS: [Kind; 8] = [
+const OF_WAITERS: [Kind; 12] = [
     Kind::KillWorker,
     Kind::FreezeWorker,
+    Kind::KillWaiter(Moment::Waiting),
+    Kind::KillWaiter(Moment::Cancelling),
+    Kind::FreezeWaiter(Moment::Waiting),
+    Kind::FreezeWaiter(Moment::Cancelling),
     Kind::ClientKill,
     Kind::Blackhole,
     Kind::Cut,
@@ -72,6 +76,7 @@ async fn of_many_processes_in_line_each_has_its_turn_whatever_happens_to_others(
     let time = time(Duration::from_secs(20));
     let storm = Storm::start("storm-line", MANY, &OF_WAITERS).await;
     let _evidence = storm.fleet.keep_evidence([storm.server.dir()]);
+    let watch = storm.fleet.watch(storm.server.addr());
     storm.fleet.progresses().await;
     let faults = storm.rage(time).await;
     let over = history::now();
@@ -79,6 +84,7 @@ async fn of_many_processes_in_line_each_has_its_turn_whatever_happens_to_others(
     sleep(LEASE).await;
     storm.stop().await;
     sleep(LEASE + Duration::from_secs(1)).await;
+    drop(watch);
     nothing_is_left(&storm.fleet, [storm.server.raw().await]).await;
     nobody_listens(&storm).await;
     let verdict = storm.fleet.judge(false);
@@ -95,7 +101,19 @@ async fn of_many_processes_in_line_each_has_its_turn_whatever_happens_to_others(
         "{evidence}: few hand-offs: {}",
         verdict.report
     );
-    let killed = faults.played()[&Kind::KillWorker] + faults.played()[&Kind::FreezeWorker];
+    it_was_a_line(&verdict, &evidence);
+    let of_process = |kind: &Kind| {
+        matches!(
+            kind,
+            Kind::KillWorker | Kind::FreezeWorker | Kind::KillWaiter(_) | Kind::FreezeWaiter(_)
+        )
+    };
+    let killed: usize = faults
+        .played()
+        .iter()
+        .filter(|&(kind, _)| of_process(kind))
+        .map(|(_, times)| times)
+        .sum();
     let mut raw = storm.server.raw().await;
     for lock in LOCKS {
         let line = format!("leasehold_line:{{{lock}}}");

@@ -210,6 +210,15 @@ pub(crate) async fn nothing_is_left(fleet: &Fleet, masters: impl IntoIterator<It
     fleet.recorder.record(What::Quiesced { keys: left });
 }
 
+/// A storm in which nobody waits in line proves nothing of lines.
+pub(crate) fn it_was_a_line(verdict: &Verdict, evidence: &str) {
+    let lines = verdict.report.lines;
+    assert!(
+        lines.longest >= 10 && lines.granted >= 100 && lines.expired > 0,
+        "{evidence}: {lines:?}"
+    );
+}
+
 /// Number of grants of each lock, and the longest time from a request to its grant.
 fn grants(events: &[Event]) -> (BTreeMap<String, usize>, Duration) {
     let mut asked = HashMap::new();

@@ -17,7 +17,8 @@ use leasehold::{Locks, Replicas};
 use leasehold_testkit::Ledger;
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::history::Recorder;
-use leasehold_testkit::storm::{COMMAND_TIMEOUT, LEASE, LOCKS, Linger, Mode, TASKS};
+use leasehold_testkit::storm::{COMMAND_TIMEOUT, GiveUp, LEASE, LOCKS, Linger, Mode, TASKS};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// State shared by the tasks of a process.
@@ -26,6 +27,8 @@ struct Worker {
     ledgers: Vec<Ledger>,
     server: String,
     dir: PathBuf,
+    /// Tells all tasks to give up what they wait for.
+    give_up: Notify,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -46,7 +49,9 @@ async fn main() -> ExitCode {
             .collect(),
         server: server.clone(),
         dir: dir.to_owned(),
+        give_up: Notify::new(),
     });
+    tokio::spawn(give_up_when_told(Arc::clone(&worker)));
     let seed: u64 = seed.parse().expect("a seed");
     let tasks: Vec<_> = (0..TASKS)
         .map(|n| {
@@ -67,6 +72,19 @@ async fn main() -> ExitCode {
     std::fs::write(dir.join(format!("done-{}", std::process::id())), "")
         .expect("the directory is writable");
     ExitCode::SUCCESS
+}
+
+/// Follows the storm's instructions to give up.
+async fn give_up_when_told(worker: Arc<Worker>) {
+    let file = GiveUp::file(&worker.dir, std::process::id());
+    loop {
+        if file.exists() {
+            worker.give_up.notify_waiters();
+            // While their futures are being dropped, or just before.
+            let _ = std::fs::remove_file(&file);
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Connects, however long faults prevent it.

@@ -56,7 +56,6 @@ impl Task {
     /// Requests a lock in one of the possible ways.
     async fn take(&mut self, lock: usize) -> Taken {
         let key = LOCKS[lock];
-        let mutex = self.worker.locks.mutex(key);
         let way = self.chance.below(100);
         let time = self.chance.millis(0, 1_500);
         let (waits, bound) = match way {
@@ -65,20 +64,13 @@ impl Task {
             _ => (true, None),
         };
         let call = self.recorder.invoke(key, Mode::Exclusive, waits, bound);
-        let taken = match way {
-            0..15 => mutex.try_lock().await,
-            15..40 => mutex.try_lock_for(time).await,
-            // Dropped at whichever await point it has reached.
-            40..50 => match timeout(time / 20, mutex.lock().into_future()).await {
-                Ok(taken) => taken.map(Some),
-                Err(_) => {
-                    self.recorder.record(What::Cancel { call });
-                    return Taken::No;
-                }
-            },
-            50..60 => mutex.lock().lease(LEASE).await.map(Some),
-            60..70 => self.owner.mutex(key).lock().await.map(Some),
-            _ => mutex.lock().await.map(Some),
+        let ended = tokio::select! {
+            ended = self.attempt(way, key, time) => ended,
+            () = self.worker.give_up.notified() => None,
+        };
+        let Some(taken) = ended else {
+            self.recorder.record(What::Cancel { call });
+            return Taken::No;
         };
         let why = match taken {
             Ok(Some(guard)) => return Taken::Yes(call, guard, (60..70).contains(&way)),
@@ -88,6 +80,28 @@ impl Task {
         let failed = why != "held by another";
         self.recorder.record(What::Fail { call, why });
         if failed { Taken::Failed } else { Taken::No }
+    }
+
+    /// The attempt itself; `None` if it was given up.
+    async fn attempt(
+        &self,
+        way: u64,
+        key: &str,
+        time: Duration,
+    ) -> Option<Result<Option<Guard>, Error>> {
+        let mutex = self.worker.locks.mutex(key);
+        Some(match way {
+            0..15 => mutex.try_lock().await,
+            15..40 => mutex.try_lock_for(time).await,
+            // Dropped at whichever await point it has reached.
+            40..50 => {
+                let taken = timeout(time / 20, mutex.lock().into_future()).await;
+                taken.ok()?.map(Some)
+            }
+            50..60 => mutex.lock().lease(LEASE).await.map(Some),
+            60..70 => self.owner.mutex(key).lock().await.map(Some),
+            _ => mutex.lock().await.map(Some),
+        })
     }
 
     /// Works under a lock and releases it.
