@@ -22,6 +22,7 @@ use crate::primitives::fair_mutex::FairMutex;
 use crate::primitives::latch::Latch;
 use crate::primitives::multi::Multi;
 use crate::primitives::mutex::Mutex;
+use crate::primitives::rw_lock::RwLock;
 use crate::primitives::semaphore::Semaphore;
 use crate::state::deadline::is_good_lease;
 use crate::state::id::ClientId;
@@ -140,6 +141,12 @@ impl Locks {
         I::Item: AsRef<str>,
     {
         Multi::new(&self.context, names)
+    }
+
+    /// The read-write lock called `name`, which is a key as of [`mutex`](Self::mutex).
+    #[must_use]
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(&self.context, name.as_ref(), None)
     }
 
     /// A new owner, whose locks nest.

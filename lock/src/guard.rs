@@ -10,10 +10,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::context::Context;
+use crate::engine::conversion::{self, Conversion, Converted};
 use crate::engine::hold::Hold;
 use crate::engine::registry::Registry;
 use crate::engine::release::{self, Release};
-use crate::error::{Error, Lost, LostReason};
+use crate::error::{Error, ErrorKind, Lost, LostReason};
 use crate::state::token::FencingToken;
 
 /// A lock that is held, for as long as the lease lasts.
@@ -214,6 +215,28 @@ impl Guard {
         }
     }
 
+    /// Converts the hold for this guard, if it is the only one of it; `Err` with the guard as it was if others are in the way. On an
+    /// error, and if the future is dropped, it is released.
+    pub(crate) async fn convert(
+        mut self,
+        conversion: &Conversion,
+    ) -> Result<Result<Self, Self>, Error> {
+        let Some(context) = self.context.upgrade() else {
+            return Err(Error::new(ErrorKind::Lost, "it ended before"));
+        };
+        Ok(
+            match conversion::convert(&context, &self.hold, conversion).await? {
+                Converted::To(hold) => {
+                    // Its place was taken, so there is nothing to release.
+                    self.left = true;
+                    Ok(Self::new(&context, hold))
+                }
+                Converted::Nested => Ok(self),
+                Converted::Refused => Err(self),
+            },
+        )
+    }
+
     /// Releases the lock and waits for the server's answer.
     ///
     /// # Errors
@@ -256,10 +279,6 @@ impl fmt::Debug for Guard {
 }
 
 /// Gives a guard with more to it, `struct $guard { guard: Guard, … }`, what every guard has.
-#[expect(
-    unused_macros,
-    reason = "the primitives with guards of their own are not here yet"
-)]
 macro_rules! guard_methods {
     ($guard:ident) => {
         impl $guard {
@@ -350,5 +369,4 @@ macro_rules! guard_methods {
     };
 }
 
-#[expect(unused_imports, reason = "as above")]
 pub(crate) use guard_methods;

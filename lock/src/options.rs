@@ -84,6 +84,20 @@ impl Terms {
         self.replicas.quorum()
     }
 
+    /// The same hold in leases of at most `longest`, which are renewed: a fixed lease becomes the longest hold.
+    pub(crate) fn in_leases_of(self, longest: Duration) -> Self {
+        if self.lease <= longest {
+            return self;
+        }
+        let fixed = (!self.renew).then_some(self.lease);
+        Self {
+            lease: longest,
+            renew: true,
+            max_hold: self.max_hold.into_iter().chain(fixed).min(),
+            ..self
+        }
+    }
+
     /// The lease to acquire with.
     pub(crate) fn first_lease(&self) -> Duration {
         self.max_hold

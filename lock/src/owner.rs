@@ -7,6 +7,7 @@ use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
 use crate::primitives::fair_mutex::FairMutex;
 use crate::primitives::mutex::Mutex;
+use crate::primitives::rw_lock::RwLock;
 
 /// An owner of locks that nest: a lock that it holds already it gets again at once, without asking the server, and the last
 /// guard releases it.
@@ -55,6 +56,13 @@ impl Owner {
     #[must_use]
     pub fn fair_mutex(&self, name: impl AsRef<str>) -> FairMutex {
         FairMutex::new(&self.context, name.as_ref(), Some(&self.holds))
+    }
+
+    /// The read-write lock called `name`, of this owner: a read nests in a read and in a write, a write in a write. A write in a
+    /// read would wait for itself, and is an error of the kind [`ErrorKind::Nested`](crate::ErrorKind::Nested).
+    #[must_use]
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(&self.context, name.as_ref(), Some(&self.holds))
     }
 }
 

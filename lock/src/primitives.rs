@@ -6,4 +6,5 @@ pub(crate) mod latch;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod permit;
+pub(crate) mod rw_lock;
 pub(crate) mod semaphore;

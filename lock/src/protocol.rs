@@ -14,6 +14,7 @@ pub(crate) mod latch;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod permits;
+pub(crate) mod read_write;
 pub(crate) mod semaphore;
 
 use std::sync::LazyLock;
@@ -95,7 +96,12 @@ pub(crate) type TakeOver = for<'a> fn(&Attempt<'a>, former: &'a str) -> Call<'a>
 impl Protocol {
     /// A protocol on the data whose grants begin with this word: its release takes back any hold there.
     pub(crate) fn of_word(word: &str) -> Option<&'static Self> {
-        let all = [&mutex::MUTEX, &fair::FAIR, &semaphore::SEMAPHORE];
+        let all = [
+            &mutex::MUTEX,
+            &fair::FAIR,
+            &read_write::READ,
+            &semaphore::SEMAPHORE,
+        ];
         all.into_iter().find(|protocol| protocol.word == word)
     }
 }
@@ -144,6 +150,8 @@ pub(crate) enum Answer {
         token: Option<FencingToken>,
         /// What is left of the lease, if an earlier request has taken it; `None` for all that was asked for.
         left: Option<Duration>,
+        /// Whether others are known to wait for it.
+        contended: bool,
     },
     /// Others have it for this long, if it is neither renewed nor released.
     Held(Duration),
@@ -169,6 +177,8 @@ pub(crate) struct Renewal<'a> {
 pub(crate) enum Renewed {
     /// It is there and has its lease.
     Held,
+    /// The same, and others wait for it to end.
+    Contended,
     /// It is not there any more.
     Gone,
     /// The reply is not one of the script's.

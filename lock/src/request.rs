@@ -93,7 +93,8 @@ impl<T: Outcome> IntoFuture for Acquire<T> {
     type Output = Result<T, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
-    fn into_future(self) -> Self::IntoFuture {
+    fn into_future(mut self) -> Self::IntoFuture {
+        self.request.settle_terms();
         Box::pin(async move {
             let hold = acquire(&self.request).await?;
             T::of(hold.map(|hold| Guard::new(&self.request.context, hold)))

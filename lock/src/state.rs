@@ -11,6 +11,7 @@ pub(crate) mod inspection;
 pub(crate) mod jitter;
 pub(crate) mod latch;
 pub(crate) mod names;
+pub(crate) mod readers;
 pub(crate) mod redisson_turns;
 pub(crate) mod schedule;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use super::grants;
 use super::hold::Hold;
 use super::line::Standing;
 use super::queue::{Place, Turn, Wake};
+use super::readers::{self, Among};
 use super::release;
 use super::request::{Request, Wait};
 use crate::error::{Error, ErrorKind};
@@ -57,6 +58,9 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
     {
         return Ok(Some(hold));
     }
+    if let Some(hold) = readers::share(request, Among::Newcomers) {
+        return Ok(Some(hold));
+    }
     if terms.needs_renewal() {
         // Now, while there is nothing to lose.
         context.registry.start_worker()?;
@@ -69,7 +73,11 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
     }
     loop {
         match place.turn(until).await? {
-            Turn::Mine => {}
+            Turn::Mine => {
+                if let Some(hold) = readers::share(request, Among::Head) {
+                    return Ok(Some(hold));
+                }
+            }
             Turn::TimeUp => return Ok(None),
             Turn::Nested(hold) if nest(request, &hold)? => return Ok(Some(hold)),
             Turn::Nested(_) => continue,
@@ -125,6 +133,7 @@ async fn contend(
             return Ok(Some(hold));
         }
         grants::resume(context, name);
+        readers::listen(request);
         // A grant must be heard. Until it is known that there is somebody to wait for, no subscription is made.
         if !waits || is_time_up() || !grants::is_listening(context, request.protocol, name) {
             if let Attempted::Granted(hold) = attempt(request, place, Ask::Try).await? {
@@ -267,6 +276,12 @@ fn judge(request: &Request) -> Verdict {
 
 /// Adds a guard to `hold`. Returns false if it was released meanwhile.
 fn nest(request: &Request, hold: &Hold) -> Result<bool, Error> {
+    if request.protocol.access == Access::Exclusive && hold.protocol.access == Access::Shared {
+        return Err(Error::new(
+            ErrorKind::Nested,
+            "`write`: it reads, which would keep it waiting for itself; `try_upgrade` asks for both",
+        ));
+    }
     // If it has just run out, it ends here.
     release::check(&request.context.registry, hold);
     let nested = hold

@@ -10,6 +10,7 @@ use super::hold::{Granted, Hold};
 use super::line::PassedOn;
 use super::open_attempt::OpenAttempt;
 use super::queue::Place;
+use super::readers;
 use super::request::Request;
 use crate::error::{Error, ErrorKind};
 use crate::options::Terms;
@@ -39,6 +40,8 @@ struct Answered {
     token: Option<FencingToken>,
     /// What is left of the lease, if an earlier request has taken it; `None` for all of it.
     left: Option<Duration>,
+    /// Whether others are known to wait for it.
+    contended: bool,
 }
 
 /// One attempt at the server.
@@ -61,6 +64,7 @@ pub(super) async fn attempt(
         Ask::TakeOver | Ask::Look | Ask::Confirm => false,
     };
     let changes = context.client.changes();
+    let heard = readers::hears_of(context, request.protocol, &request.name);
     let reply = match send(request, ask, with_block, deadline, &mut open).await {
         Ok(Asked::Replied(reply)) => reply,
         Ok(Asked::Untrusted { left, ran: true }) => return Ok(Attempted::TakenBack(left)),
@@ -93,8 +97,12 @@ pub(super) async fn attempt(
         .token
         .filter(|_| with_block && answered.left.is_none() && !reply.evaluated.repeated)
         .map(|token| Chain::begin(token.as_u64(), now, changes));
+    let (contended, source) = (answered.contended, reply.evaluated.source);
     let hold = hold(request, answered, reply, chain, &mut open)?;
     begin(request, place, &hold, &mut open)?;
+    if !contended {
+        readers::begin(context, &hold, Some((source, heard)));
+    }
     Ok(Attempted::Granted(hold))
 }
 
@@ -107,8 +115,12 @@ fn answered(
     open: &mut OpenAttempt<'_>,
 ) -> Result<Result<Answered, Attempted>, Error> {
     let (context, evaluated) = (&request.context, &reply.evaluated);
-    let (token, left) = match read(request, ask, &evaluated.value) {
-        Some(Answer::Granted { token, left }) => (token, left),
+    let (token, left, contended) = match read(request, ask, &evaluated.value) {
+        Some(Answer::Granted {
+            token,
+            left,
+            contended,
+        }) => (token, left, contended),
         Some(Answer::NoExpiry) => {
             open.settle_unless_in_line();
             return Err(Error::no_expiry());
@@ -152,7 +164,11 @@ fn answered(
         open.settle();
         return Ok(Err(Attempted::AlmostOver));
     }
-    Ok(Ok(Answered { token, left }))
+    Ok(Ok(Answered {
+        token,
+        left,
+        contended,
+    }))
 }
 
 /// The token to go by after an answer with this one.
@@ -249,6 +265,7 @@ pub(super) async fn begin_granted(
         return Ok(Attempted::Held);
     }
     begin(request, place, &hold, &mut open)?;
+    readers::begin(context, &hold, None);
     Ok(Attempted::Granted(hold))
 }
 

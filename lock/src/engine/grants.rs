@@ -13,6 +13,7 @@ use crate::protocol::Protocol;
 use crate::protocol::fair;
 use crate::protocol::grant::{self, GrantMessage, NextMessage};
 use crate::protocol::permits::Permits;
+use crate::protocol::read_write::READ;
 use crate::state::deadline::Now;
 use crate::state::names::Name;
 use crate::state::ticket::Grant;
@@ -53,6 +54,24 @@ pub(super) fn resume(context: &Context, name: &Arc<Name>) {
 
 /// Subscribes to the grants of `name`, and with Redisson to its releases, unless that was done.
 pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: &Arc<Name>) {
+    listen_to_grants(context, protocol, name);
+    if context.config.interop == Interop::Redisson && !protocol.is_fair {
+        let name = name.whole();
+        let table = &context.registry.table;
+        let known = table.with_line(name, |line| line.releases.is_some());
+        if known == Some(false) {
+            let releases = subscribe_to_releases(context, protocol, name);
+            table.with_line(name, |line| line.releases = Some(releases));
+        }
+    }
+}
+
+/// Subscribes to the grants of `name`, unless that was done.
+pub(super) fn listen_to_grants(
+    context: &Arc<Context>,
+    protocol: &'static Protocol,
+    name: &Arc<Name>,
+) {
     let table = &context.registry.table;
     // Its lanes share them.
     let name = name.whole();
@@ -64,6 +83,7 @@ pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: 
             let grants = subscribe_to_grants(context, &channel, move |context, source| {
                 let now = Instant::now();
                 let table = &context.registry.table;
+                table.with_gate(&waited_for, |gate| gate.subscribed(source));
                 table.with_tickets(&waited_for, |ticket| {
                     ticket.subscribed(source, now);
                 });
@@ -78,13 +98,6 @@ pub(super) fn listen(context: &Arc<Context>, protocol: &'static Protocol, name: 
         // Another waiter may have been quicker; then its subscription ends here, outside of the lock.
         let superfluous = context.grants().replace(grants);
         drop(superfluous);
-    }
-    if context.config.interop == Interop::Redisson && !protocol.is_fair {
-        let known = table.with_line(name, |line| line.releases.is_some());
-        if known == Some(false) {
-            let releases = subscribe_to_releases(context, protocol, name);
-            table.with_line(name, |line| line.releases = Some(releases));
-        }
     }
 }
 
@@ -174,7 +187,7 @@ fn subscribe_to_releases(
     })
 }
 
-/// A message came that a ticket of this process became the holder.
+/// A message came that a ticket of this process became the holder, or that somebody waits to write where it reads.
 fn granted(context: &Arc<Context>, message: &[u8], source: Source) {
     if let Some(number) = grant::put_aside(message) {
         context.registry.table.put_aside(number);
@@ -185,6 +198,10 @@ fn granted(context: &Arc<Context>, message: &[u8], source: Source) {
         return;
     }
     let Some(message) = GrantMessage::read(message) else {
+        if let Some((number, key)) = grant::read_notice(message) {
+            let name = Arc::new(Name::new(READ.layout, None, key));
+            context.registry.table.writer_waits(&name, number);
+        }
         return;
     };
     let grant = Grant {

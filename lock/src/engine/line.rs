@@ -1,14 +1,17 @@
 //! What the waiters of a name have at the server: a ticket in line, and the subscriptions through which they hear of grants.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_cluster::{Subscription, Unanswered};
 
+use super::hold::Hold;
 use super::work_queue::Unfinished;
 use crate::options::Replicas;
 use crate::protocol::permits::Permits;
 use crate::protocol::{Announced, Protocol};
 use crate::state::chain::Chain;
+use crate::state::readers::Gate;
 use crate::state::ticket::Ticket;
 
 /// Of one name. The next waiter goes on with it.
@@ -21,6 +24,8 @@ pub(crate) struct Line {
     pub(super) releases: Option<Subscription>,
     /// To the channels of the runs beside Redisson's fair queue.
     pub(super) runs: Vec<(u8, Subscription)>,
+    /// To the reads of this process.
+    pub(super) gate: Gate<Arc<Hold>>,
 }
 
 /// A ticket, and what its requests may have left behind.

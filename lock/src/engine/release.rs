@@ -36,7 +36,7 @@ pub enum Release {
     Released,
     /// It was gone before: expired, forced or flushed. Others may have held it meanwhile.
     AlreadyGone,
-    /// Other guards of the same [`Owner`](crate::Owner) still hold it. Nothing was sent.
+    /// Other guards of the same [`Owner`](crate::Owner), or other reads of this process, still hold it. Nothing was sent.
     StillHeld,
 }
 

@@ -23,6 +23,7 @@ use crate::protocol::permits::Permits;
 use crate::protocol::{Protocol, Renewal, Renewed};
 use crate::state::deadline::Now;
 use crate::state::schedule::{self, Due};
+use crate::state::waiters::Access;
 use rounds::Rounds;
 
 /// Holds renewed by one script call: it keeps the server from everything else for about a fifth of a millisecond.
@@ -193,11 +194,12 @@ fn settle(
             }
             Renewed::Gone if *doubtful => release::lose(registry, hold, LostReason::NodeGone),
             Renewed::Gone => release::lose(registry, hold, LostReason::Stolen),
-            Renewed::Held if worth == Worth::Unconfirmed => {
+            Renewed::Held | Renewed::Contended if worth == Worth::Unconfirmed => {
                 let next = Due::sharp(now.monotonic + *lease / UNCONFIRMED_PART);
                 registry.work.reschedule(hold, |_| next, false);
             }
-            Renewed::Held => {
+            Renewed::Held | Renewed::Contended => {
+                tell_readers(registry, hold, result == Renewed::Contended);
                 let renewed = hold.state().renewed(batch.sent, *lease, now);
                 // If it came too late or the hold is over, it stays due at its end.
                 if renewed {
@@ -210,6 +212,19 @@ fn settle(
             // It stays due at its end.
             Renewed::Unclear => {}
         }
+    }
+}
+
+/// Acts on what a renewal tells about those who wait.
+fn tell_readers(registry: &Registry, hold: &Hold, is_contended: bool) {
+    if hold.protocol.access != Access::Shared {
+        return;
+    }
+    let number = hold.id.number();
+    if is_contended {
+        registry.table.writer_waits(&hold.name, number);
+    } else {
+        registry.table.nobody_waits(&hold.name, number);
     }
 }
 

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use super::handle::Handle;
 use super::hold::OwnerHolds;
-use crate::options::Terms;
+use crate::options::{Interop, Terms};
 use crate::protocol::permits::Permits;
 use crate::protocol::{Protocol, TakeOver};
 use crate::state::names::Name;
+use crate::state::waiters::Access;
+
+/// Redisson's `lockWatchdogTimeout`, unless it is changed there.
+const REDISSON_WATCHDOG: Duration = Duration::from_secs(30);
 
 /// A lock that was asked for, and the conditions.
 #[derive(Debug)]
@@ -42,6 +46,26 @@ pub(crate) enum Wait {
     None,
     For(Duration),
     Endless,
+}
+
+impl Request {
+    /// To be called when the terms are what was asked for.
+    pub(crate) fn settle_terms(&mut self) {
+        let access = self.protocol.access;
+        if access == Access::Shared {
+            self.terms = settled(self.terms, access, self.context.config.interop);
+        }
+    }
+}
+
+/// The terms on which a hold is taken, where `terms` were asked for. Redisson's renewals of its own reads set the expiry of the lock
+/// to its watchdog's time, also if it was longer: a read with a longer lease is renewed before that.
+pub(crate) fn settled(terms: Terms, access: Access, interop: Interop) -> Terms {
+    if access == Access::Shared && interop == Interop::Redisson {
+        terms.in_leases_of(REDISSON_WATCHDOG)
+    } else {
+        terms
+    }
 }
 
 impl Wait {

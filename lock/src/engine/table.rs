@@ -12,7 +12,9 @@ use super::parked::Parked;
 use super::sync::lock;
 use crate::error::Error;
 use crate::options::Replicas;
+use crate::state::id::is_of_owner;
 use crate::state::names::Name;
+use crate::state::readers::{Gate, Open};
 use crate::state::ticket::{Grant, Ticket};
 use crate::state::waiters::{After, Claim, Closed, Held, Position, Remains, Waiters};
 
@@ -65,17 +67,7 @@ impl Table {
 
     /// The waiter with this place has `hold` now.
     pub(crate) fn grant(&self, place: u64, hold: &Arc<Hold>) -> Result<(), Closed> {
-        let claim = Claim {
-            access: hold.protocol.access,
-            owner: hold.owner.as_ref().map(|owner| owner.number()),
-            replicas: hold.terms.replicas,
-        };
-        let held = Held {
-            number: hold.id.number(),
-            claim,
-            hold: Arc::clone(hold),
-        };
-        let after = lock(&self.waiters).grant(&hold.name, place, held)?;
+        let after = lock(&self.waiters).grant(&hold.name, place, held(hold))?;
         after.run();
         Ok(())
     }
@@ -181,6 +173,63 @@ impl Table {
                 line.grants = known.or(Some(parked));
             });
         }
+    }
+
+    /// The hold of this process that a read of this name may share now; with `passes_nobody`, only if nobody waits here.
+    pub(crate) fn shared(
+        &self,
+        name: &Arc<Name>,
+        now: Instant,
+        passes_nobody: bool,
+    ) -> Option<Arc<Hold>> {
+        let mut waiters = lock(&self.waiters);
+        if passes_nobody && waiters.is_waited_for(name) {
+            return None;
+        }
+        waiters.line(name)?.gate.shared(now).cloned()
+    }
+
+    /// What `then` makes of the gate to the reads of this name, if it is held or wanted here. A hold that it leaves is dropped.
+    pub(crate) fn with_gate(
+        &self,
+        name: &Arc<Name>,
+        then: impl FnOnce(&mut Gate<Arc<Hold>>) -> Option<Arc<Hold>>,
+    ) {
+        let left = self.with_line(name, |line| then(&mut line.gate));
+        drop(left);
+    }
+
+    /// A writer waits for the hold with this number.
+    pub(crate) fn writer_waits(&self, name: &Arc<Name>, number: u64) {
+        self.with_gate(name, |gate| {
+            if is_of_owner(number) {
+                // It is not shared, and its number says nothing of those that are.
+                gate.close_all()
+            } else {
+                gate.close(number)
+            }
+        });
+    }
+
+    /// The server said that nobody waits while the hold with this number lasts.
+    pub(crate) fn nobody_waits(&self, name: &Arc<Name>, number: u64) {
+        self.with_gate(name, |gate| {
+            gate.confirm(number);
+            None
+        });
+    }
+
+    /// Takes the hold with this number out of the gate, if it is there.
+    pub(crate) fn take_from_gate(&self, name: &Arc<Name>, number: u64) -> Option<Open<Arc<Hold>>> {
+        self.with_line(name, |line| line.gate.take(number))?
+    }
+
+    /// `hold`, of which the server has the fields in another way now, goes on as `converted`.
+    pub(crate) fn convert(&self, hold: &Hold, converted: &Arc<Hold>) -> Result<(), Closed> {
+        let held = held(converted);
+        let after = lock(&self.waiters).convert(&hold.name, hold.id.number(), held)?;
+        after.run();
+        Ok(())
     }
 
     /// Changes the ticket of this name, if there is one, and wakes the waiter that it belongs to.
@@ -305,18 +354,20 @@ impl Table {
         self.holds(name).iter().any(is_held) || self.with_standing(name, is_passed) == Some(true)
     }
 
-    /// The subscription to grants was confirmed over `source`: grants before it were not heard.
+    /// The subscription to grants was confirmed over `source`: grants before it were not heard, nor writers that wait.
     pub(crate) fn subscribed(&self, source: Source) {
         let now = Instant::now();
-        let mut wakers = Vec::new();
+        let (mut wakers, mut left) = (Vec::new(), Vec::new());
         let mut waiters = lock(&self.waiters);
         for (line, waker) in waiters.lines() {
+            left.extend(line.gate.subscribed(source));
             let standing = line.standing.as_mut();
             if standing.is_some_and(|standing| standing.ticket.subscribed(source, now)) {
-                wakers.extend(waker.take());
+                wakers.extend(waker.and_then(Option::take));
             }
         }
         drop(waiters);
+        drop(left);
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -326,5 +377,18 @@ impl Table {
         let mut remains = lock(&self.waiters).close();
         remains.wakers.drain(..).for_each(Waker::wake);
         remains
+    }
+}
+
+fn held(hold: &Arc<Hold>) -> Held<Arc<Hold>> {
+    let claim = Claim {
+        access: hold.protocol.access,
+        owner: hold.owner.as_ref().map(|owner| owner.number()),
+        replicas: hold.terms.replicas,
+    };
+    Held {
+        number: hold.id.number(),
+        claim,
+        hold: Arc::clone(hold),
     }
 }

@@ -74,7 +74,6 @@ impl<'a> Call<'a> {
     }
 
     /// Adds a key that is made for this call.
-    #[expect(dead_code, reason = "the read-write lock's keys are not here yet")]
     pub(crate) fn made_key(&mut self, key: impl Into<Vec<u8>>) -> &mut Self {
         self.made.push(key.into().into());
         self.key(Part::Made(self.made.len() - 1))

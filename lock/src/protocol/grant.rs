@@ -65,6 +65,14 @@ impl NextMessage {
     }
 }
 
+/// Reads the message that somebody waits to write, `W <number> <key>`: the number of a hold that reads, and the key. `None` if it
+/// is another one.
+pub(crate) fn read_notice(message: &[u8]) -> Option<(u64, &str)> {
+    let message = std::str::from_utf8(message).ok()?.strip_prefix("W ")?;
+    let (number, key) = message.split_once(' ')?;
+    Some((number.parse().ok()?, key))
+}
+
 /// The channel of all grants to the client with this id, where channels belong to no slot.
 pub(crate) fn channel(client: &str) -> String {
     format!("leasehold:{client}")
@@ -112,6 +120,16 @@ mod tests {
             b"N 7 \xff",
         ] {
             assert_eq!(NextMessage::read(message), None, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn a_notice_is_read_whatever_the_key_is() {
+        let key = "a key: {x} \0";
+        let message = format!("W 7 {key}");
+        assert_eq!(read_notice(message.as_bytes()), Some((7, key)));
+        for message in [&b"W"[..], b"W 7", b"W -7 key", b"X 7 key", b"W 7 \xff"] {
+            assert_eq!(read_notice(message), None, "{message:?}");
         }
     }
 

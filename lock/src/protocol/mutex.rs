@@ -136,7 +136,7 @@ fn look<'a>(attempt: &Attempt<'a>) -> Call<'a> {
             Some(score) => call.arg(score),
             None => call.arg(""),
         };
-        call.arg(mode(ticket.channels));
+        call.arg(mode(attempt.channels));
     }
     call
 }
@@ -213,6 +213,7 @@ fn granted(token: i64, left: Option<Duration>) -> Answer {
     Answer::Granted {
         token: Some(FencingToken::new(token.unsigned_abs())),
         left,
+        contended: false,
     }
 }
 

@@ -177,7 +177,11 @@ fn read_confirm(reply: &Value) -> Option<Answer> {
 }
 
 fn granted(left: Option<Duration>) -> Answer {
-    Answer::Granted { token: None, left }
+    Answer::Granted {
+        token: None,
+        left,
+        contended: false,
+    }
 }
 
 fn ms(ms: i64) -> Duration {

@@ -19,10 +19,12 @@ pub(crate) struct HoldState {
     is_short: bool,
     /// When the request that was granted was sent: `max_hold` counts from here.
     since: Now,
-    /// Guards that are alive; an `Owner` may have several, and permits can be split.
+    /// Guards that are alive; an `Owner` may have several, reads of one process too, and permits can be split.
     guards: usize,
     /// What they take of a primitive that counts.
     permits: u32,
+    /// Whether it is being converted: its guard stays the only one meanwhile.
+    is_sealed: bool,
     /// The index of its renewals in the schedule.
     scheduled: Option<usize>,
 }
@@ -100,6 +102,7 @@ impl HoldState {
             since,
             guards: 1,
             permits,
+            is_sealed: false,
             scheduled: None,
         }
     }
@@ -137,12 +140,53 @@ impl HoldState {
             Phase::Over(_) if self.guards == 0 => return Nest::Over,
             Phase::Over(reason) => return Nest::Lost(reason),
         }
+        if self.is_sealed {
+            return Nest::Refused("a guard that is not being upgraded or downgraded");
+        }
         let since = self.since.monotonic;
         if let Some(missing) = asked.missing_in(&self.terms, acknowledged, since, now.monotonic) {
             return Nest::Refused(missing);
         }
         self.guards += 1;
         Nest::Nested
+    }
+
+    /// One guard more for a read of this process that shares it, if at least half of the lease is left and it gives what `asked`
+    /// says. `acknowledged` replicas confirmed it.
+    pub(crate) fn share(&mut self, asked: &Terms, acknowledged: usize, now: Now) -> bool {
+        let since = self.since.monotonic;
+        let shares = !self.is_sealed
+            && self.left(now) >= self.lease / 2
+            && asked
+                .missing_in(&self.terms, acknowledged, since, now.monotonic)
+                .is_none();
+        self.guards += usize::from(shares);
+        shares
+    }
+
+    /// Admits no guard beside its only one, until [`unseal`](Self::unseal). Returns false if there are others, or it is over.
+    pub(crate) fn seal(&mut self) -> bool {
+        self.is_sealed |= self.phase == Phase::Held && self.guards == 1;
+        self.is_sealed
+    }
+
+    pub(crate) const fn unseal(&mut self) {
+        self.is_sealed = false;
+    }
+
+    /// What is left of it to ask for at `now`, in one lease; `None` if that is nothing.
+    pub(crate) fn rest(&self, now: Now) -> Option<Duration> {
+        let (since, now) = (self.since.monotonic, now.monotonic);
+        if self.terms.renew {
+            self.terms.next_lease(since, now)
+        } else {
+            self.terms.rest_of_first_lease(since, now)
+        }
+    }
+
+    /// When the request that was granted was sent.
+    pub(crate) const fn since(&self) -> Now {
+        self.since
     }
 
     /// One guard less, which has so many of the permits.
@@ -413,6 +457,52 @@ mod tests {
         let mut hold = new_hold(terms(None), start);
         assert!(!hold.renewed(after(start, 300), LEASE, after(start, 1_001)));
         assert!(matches!(hold.check(after(start, 1_001)), Status::Ended(_)));
+    }
+
+    #[test]
+    fn reads_share_a_hold_while_half_of_its_lease_is_left() {
+        let start = Now::read();
+        let mut hold = new_hold(terms(None), start);
+        assert!(hold.share(&terms(None), 0, start));
+        assert!(hold.share(&terms(None), 0, after(start, 300)));
+        assert!(!hold.share(&terms(None), 0, after(start, 600)));
+        let confirmed = Terms {
+            replicas: Replicas::All,
+            ..terms(None)
+        };
+        assert!(!hold.share(&confirmed, 0, start), "no replica has it");
+        assert!(matches!(hold.leave(0), Leave::Nested));
+        assert!(matches!(hold.leave(0), Leave::Nested));
+        assert!(matches!(hold.leave(0), Leave::Last(_)));
+        assert!(!hold.share(&terms(None), 0, start));
+    }
+
+    #[test]
+    fn nobody_joins_a_hold_that_is_being_converted() {
+        let start = Now::read();
+        let mut hold = new_hold(terms(None), start);
+        assert!(hold.share(&terms(None), 0, start));
+        assert!(!hold.seal(), "there are two guards");
+        assert!(matches!(hold.leave(0), Leave::Nested));
+        assert!(hold.seal());
+        assert!(!hold.share(&terms(None), 0, start));
+        assert!(matches!(nest(&mut hold), Nest::Refused(_)));
+        hold.unseal();
+        assert!(hold.share(&terms(None), 0, start));
+    }
+
+    #[test]
+    fn the_rest_of_a_hold_is_a_whole_lease_where_it_is_renewed() {
+        let start = Now::read();
+        let now = after(start, 400);
+        assert_eq!(new_hold(terms(None), start).rest(now), Some(LEASE));
+        let fixed = Terms {
+            renew: false,
+            ..terms(None)
+        };
+        let rest = Duration::from_millis(600);
+        assert_eq!(new_hold(fixed, start).rest(now), Some(rest));
+        assert_eq!(new_hold(fixed, start).rest(after(start, 1_000)), None);
     }
 
     #[test]

@@ -78,6 +78,11 @@ pub(crate) const fn number_of_hold(owner: u64, nth: u64) -> u64 {
     OF_OWNERS + (owner % OWNERS) * HOLDS_OF_AN_OWNER + nth % HOLDS_OF_AN_OWNER
 }
 
+/// Whether the hold with this number is an owner's.
+pub(crate) const fn is_of_owner(number: u64) -> bool {
+    number >= OF_OWNERS
+}
+
 /// The identity of an owner: what the ids of its holds begin with.
 pub(crate) fn id_of_owner(client: &str, owner: u64) -> String {
     let first = number_of_hold(owner, 0) / HOLDS_OF_AN_OWNER;

@@ -241,7 +241,9 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         {
             return Position::Nested(held.hold.clone());
         }
-        let excluding = entry.held.excluding(waiter.claim).next();
+        let mut excluding = entry.held.excluding(waiter.claim);
+        // For readers here a waiter that excludes them waits at the server, where it keeps those of other processes out too.
+        let excluding = excluding.find(|held| held.claim.access != Access::Shared);
         match excluding {
             _ if !is_head => Position::Queued,
             Some(held) => Position::Behind(held.hold.clone()),
@@ -339,6 +341,33 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         Some(After::wake(wakers))
     }
 
+    /// The hold with this number goes on as `held`, which may admit others than before: the head is woken. Waiters of the same
+    /// owner nest.
+    pub(crate) fn convert(
+        &mut self,
+        name: &Arc<Name>,
+        number: u64,
+        held: Held<H>,
+    ) -> Result<After<L>, Closed> {
+        if self.closed {
+            return Err(Closed);
+        }
+        let entry = self
+            .entries
+            .entry(Arc::clone(name))
+            .or_insert_with(Entry::empty);
+        entry.held.remove(number);
+        entry.held.add(held);
+        let wakers = entry.wake_head().into_iter().collect();
+        Ok(After::wake(wakers))
+    }
+
+    /// Whether anybody waits here.
+    pub(crate) fn is_waited_for(&self, name: &Arc<Name>) -> bool {
+        let entry = self.entries.get(name);
+        entry.is_some_and(|entry| entry.head.is_some())
+    }
+
     /// Whether others wait here behind the head.
     pub(crate) fn has_followers(&self, name: &Arc<Name>) -> bool {
         let entry = self.entries.get(name);
@@ -350,10 +379,13 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         self.entries.get_mut(name).map(|entry| &mut entry.line)
     }
 
-    /// The same for all names, each with the waiter that is to be woken when it has changed.
-    pub(crate) fn lines(&mut self) -> impl Iterator<Item = (&mut L, &mut Option<Waker>)> {
-        let heads = self.entries.values_mut();
-        heads.filter_map(|entry| Some((&mut entry.line, &mut entry.head.as_mut()?.waker)))
+    /// The same for all names, each with the waiter that is to be woken when it has changed, if there is one.
+    pub(crate) fn lines(&mut self) -> impl Iterator<Item = (&mut L, Option<&mut Option<Waker>>)> {
+        let entries = self.entries.values_mut();
+        entries.map(|entry| {
+            let waker = entry.head.as_mut().map(|head| &mut head.waker);
+            (&mut entry.line, waker)
+        })
     }
 
     /// A ticket for a hold with this `number` is in line.

@@ -317,7 +317,7 @@ impl<'a> Open<'a> {
     /// Acts on the answer for one lock.
     fn answered(mut self, part: &mut Part, answer: Answer, reply: Reply) -> Result<Tried, Error> {
         let (token, left) = match answer {
-            Answer::Granted { token, left } => (token, left),
+            Answer::Granted { token, left, .. } => (token, left),
             Answer::NoExpiry => {
                 self.settle();
                 return Err(Error::no_expiry());

@@ -11,7 +11,7 @@ pub(crate) const ACQUIRE: &str = script!(
     "../steps/token.lua",
     "mine.lua",
     "../steps/holders.lua",
-    "join.lua",
+    "../steps/join.lua",
     "acquire_rest.lua"
 );
 pub(crate) const ACQUIRE_ALONE: &str = script!("../steps/holders.lua", "acquire_alone.lua");
@@ -20,7 +20,7 @@ pub(crate) const LOOK: &str = script!(
     "../steps/token.lua",
     "mine.lua",
     "../steps/holders.lua",
-    "join.lua",
+    "../steps/join.lua",
     "grant.lua",
     "look.lua"
 );

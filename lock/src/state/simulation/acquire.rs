@@ -318,7 +318,7 @@ fn granted(
         panic!("{:?}", evaluated.reply);
     };
     match answer {
-        Answer::Granted { token, left } => {
+        Answer::Granted { token, left, .. } => {
             let token = token.expect("a mutex has tokens").as_u64();
             let told = process.with_line(|line| {
                 let standing = line.standing.as_mut()?;

@@ -300,7 +300,7 @@ impl Process {
             let standing = line.standing.as_mut();
             let source = self.ear(session);
             if standing.is_some_and(|standing| standing.ticket.subscribed(source, now)) {
-                wakers.extend(waker.take());
+                wakers.extend(waker.and_then(Option::take));
             }
         }
         wakers.into_iter().for_each(Waker::wake);

@@ -524,6 +524,7 @@ fn granted(token: u64, left: Option<u64>) -> Reply {
     Reply::Answer(Answer::Granted {
         token: Some(FencingToken::new(token)),
         left: left.map(ms),
+        contended: false,
     })
 }
 

@@ -343,21 +343,32 @@ fn shared_holders_enter_together_and_an_exclusive_one_waits_for_all_of_them() {
             .unwrap()
             .run();
     }
-    assert_eq!(look(&mut table, &a, places[2]), Position::Behind(1));
+    assert_eq!(
+        look(&mut table, &a, places[2]),
+        Position::Free,
+        "it waits for them at the server"
+    );
     assert_eq!(look(&mut table, &a, places[3]), Position::Queued);
-    let (counter, waker) = Counter::new();
-    table.position(&a, places[2], &waker);
+    let exclusive = wants(Access::Exclusive);
+    table.leave(&a, places[3]).run();
+    table.leave(&a, places[2]).run();
+    let at_once = |table: &mut Table| table.enter_if_free(&a, exclusive, |_| true).unwrap();
+    assert_eq!(at_once(&mut table), None);
     table.end(&a, 1).run();
-    assert_eq!(counter.wakes(), 1);
-    assert_eq!(table.position(&a, places[2], &waker), Position::Behind(2));
+    assert_eq!(at_once(&mut table), None);
     table.end(&a, 2).run();
-    assert_eq!(look(&mut table, &a, places[2]), Position::Free);
 
+    let places =
+        [Access::Exclusive, Access::Shared].map(|access| table.enter(&a, wants(access)).unwrap());
     table
-        .grant(&a, places[2], has(3, Access::Exclusive))
+        .grant(&a, places[0], has(3, Access::Exclusive))
         .unwrap()
         .run();
-    assert_eq!(look(&mut table, &a, places[3]), Position::Behind(3));
+    let (counter, waker) = Counter::new();
+    assert_eq!(table.position(&a, places[1], &waker), Position::Behind(3));
+    table.convert(&a, 3, has(3, Access::Shared)).unwrap().run();
+    assert_eq!(counter.wakes(), 1, "it is shared from now on");
+    assert_eq!(look(&mut table, &a, places[1]), Position::Free);
 }
 
 #[test]

@@ -1,0 +1,367 @@
+//! The read-write lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Evaluated, ScriptCall};
+use leasehold_resp as resp;
+
+use crate::engine::conversion::Conversion;
+use crate::engine::handle::Handle;
+use crate::engine::hold::OwnerHolds;
+use crate::engine::release;
+use crate::engine::request::{Request, Wait};
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::guard::{Guard, guard_methods};
+use crate::options::Terms;
+use crate::protocol::Protocol;
+use crate::protocol::permits::Permits;
+use crate::protocol::read_write::{
+    READ, WRITE, downgrade, force_unlock, force_unlock_single_key, remaining, upgrade,
+};
+use crate::request::{Acquire, Outcome, TryAcquire};
+use crate::state::names::Name;
+use crate::state::token::FencingToken;
+
+/// A handle to a named lock that many read or one writes. Creating it does no I/O; cloning is cheap.
+///
+/// Those who wait stand in one line on the server, readers and writers, one place for each process and lock. The first writer in
+/// it keeps back all readers behind it, so it waits for the reads that have begun and for no others: for the longest of them
+/// and two round trips, a holder that died for what is left of its lease. Readers in line behind each other enter together.
+///
+/// The reads of one process share one hold on the server. The first asks for it; while it lasts and nobody waits to write, others
+/// are handed out without a command, except those with [`lease`](Acquire::lease) or [`max_hold`](Acquire::max_hold), and
+/// those of an [`Owner`](crate::Owner), which have holds of their own.
+///
+/// A task that reads and waits to write waits for itself, as with Tokio's lock: [`ReadGuard::try_upgrade`] does not wait.
+///
+/// On one server, and with [`Replicas`](crate::Replicas) across a failover, a writer is alone, as far as leases go: see
+/// [`Guard`]. While the slot of the lock moves to another node of a cluster, a read excludes other readers too.
+///
+/// In Redisson it is `RReadWriteLock`, on the same keys. Redisson's readers know of nobody who waits: those that overlap without
+/// end keep writers out, ours as its own.
+///
+/// ```no_run
+/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// let prices = locks.rw_lock("prices");
+///
+/// let reading = prices.read().await?; // with others
+/// reading.release().await?;
+///
+/// let writing = prices.write().await?; // alone
+/// let reading = writing.downgrade().await?; // with others again, and nobody wrote in between
+/// # drop(reading);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RwLock {
+    context: Arc<Handle>,
+    name: Arc<Name>,
+    owner: Option<Arc<OwnerHolds>>,
+}
+
+/// A lock that is held to read, for as long as the lease lasts.
+///
+/// Dropping it releases it, see [`Guard`]. Others of this process may share its hold on the server: that ends with the last of
+/// them, and until then [`release`](Self::release) says [`StillHeld`](crate::Release::StillHeld), and
+/// [`lost`](Self::lost) does not resolve for a release.
+#[must_use = "dropping the guard releases the lock"]
+pub struct ReadGuard {
+    guard: Guard,
+}
+
+/// A lock that is held to write, for as long as the lease lasts.
+///
+/// Dropping it releases it, see [`Guard`].
+#[must_use = "dropping the guard releases the lock"]
+pub struct WriteGuard {
+    guard: Guard,
+}
+
+static DOWNGRADE: Conversion = Conversion {
+    to: &READ,
+    call: downgrade,
+};
+
+static UPGRADE: Conversion = Conversion {
+    to: &WRITE,
+    call: upgrade,
+};
+
+impl RwLock {
+    pub(crate) fn new(context: &Arc<Handle>, name: &str, owner: Option<&Arc<OwnerHolds>>) -> Self {
+        let name = Name::new(READ.layout, context.config.namespace.as_deref(), name);
+        Self {
+            context: Arc::clone(context),
+            name: Arc::new(name),
+            owner: owner.cloned(),
+        }
+    }
+
+    /// The key on the server: the namespace and the name.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.name.key()
+    }
+
+    /// Takes the lock to read, waiting for as long as somebody writes or waits to write.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn read(&self) -> Acquire<ReadGuard> {
+        Acquire::new(self.request(&READ, Wait::Endless))
+    }
+
+    /// Takes the lock to read if nobody writes or waits to write, in one round trip; without one where this process reads already.
+    ///
+    /// `None` otherwise; at once and without asking the server while this process writes or waits.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_read(&self) -> TryAcquire<ReadGuard> {
+        Acquire::new(self.request(&READ, Wait::None))
+    }
+
+    /// Takes the lock to read, waiting for at most `time`; `None` when that is over.
+    ///
+    /// When the server does not answer, it takes up to one command timeout longer. With no time to wait it is
+    /// [`try_read`](Self::try_read).
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_read_for(&self, time: Duration) -> TryAcquire<ReadGuard> {
+        Acquire::new(self.request(&READ, Wait::at_most(time)))
+    }
+
+    /// Takes the lock to write, waiting for as long as others hold it or wait before this.
+    ///
+    /// From when it waits at the server, no reader enters before it.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn write(&self) -> Acquire<WriteGuard> {
+        Acquire::new(self.request(&WRITE, Wait::Endless))
+    }
+
+    /// Takes the lock to write if it is free, in one round trip.
+    ///
+    /// `None` if others hold it or wait for it; at once and without asking the server while this process holds it or waits.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_write(&self) -> TryAcquire<WriteGuard> {
+        Acquire::new(self.request(&WRITE, Wait::None))
+    }
+
+    /// Takes the lock to write, waiting for at most `time`; `None` when that is over.
+    ///
+    /// When the server does not answer, it takes up to one command timeout longer. With no time to wait it is
+    /// [`try_write`](Self::try_write).
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`Acquire`], when it is awaited.
+    pub fn try_write_for(&self, time: Duration) -> TryAcquire<WriteGuard> {
+        Acquire::new(self.request(&WRITE, Wait::at_most(time)))
+    }
+
+    /// For how long the lock stays taken, to read or to write, unless it is renewed or released; `None` if it is free.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoExpiry`] if it has no expiry, [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a
+    /// server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn remaining(&self) -> Result<Option<Duration>, Error> {
+        self.check()?;
+        let call = remaining(&self.name);
+        let evaluated = self.eval(&call.slices().call(), Error::from_read).await?;
+        match evaluated.value.as_int() {
+            Some(-1) => Err(self.error(Error::no_expiry())),
+            Some(left) => Ok(u64::try_from(left).ok().map(Duration::from_millis)),
+            None => Err(self.error(Error::unexpected(&evaluated.value))),
+        }
+    }
+
+    /// Removes the lock from all of its holders, readers or writer. Those in this process lose it at once, others at their next
+    /// renewal. Returns whether it was held.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is not a lock, nothing is deleted then; [`ErrorKind::Unknown`] if the lock is
+    /// free but an attempt without an answer may have been what freed it; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not take back what was sent.
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        self.check()?;
+        let context = &self.context;
+        let id = context.hold(0);
+        let end = release::end(
+            &context.registry,
+            &context.client,
+            (&self.name, &id, context.config.lease),
+        );
+        let (call, single_key) = (force_unlock(&end), force_unlock_single_key(&end));
+        // Granted before the request is sent, so gone when it is answered.
+        let registry = &context.registry;
+        let holds = registry.table.holds(&self.name);
+        let (slices, single_key) = (call.slices(), single_key.slices());
+        let single_key = single_key.call();
+        let call = slices.call().with_fallback(&single_key);
+        let evaluated = self.eval(&call, Error::from_client).await?;
+        for hold in holds {
+            release::lose(registry, &hold, LostReason::Stolen);
+        }
+        match evaluated.value.as_int() {
+            Some(1) => Ok(true),
+            Some(_) if evaluated.repeated => Err(self.error(Error::new(
+                ErrorKind::Unknown,
+                "the lock is free, but an attempt without an answer may have been what freed it",
+            ))),
+            Some(_) => Ok(false),
+            None => Err(self.error(Error::unexpected(&evaluated.value))),
+        }
+    }
+
+    fn request(&self, protocol: &'static Protocol, wait: Wait) -> Request {
+        let config = &self.context.config;
+        Request {
+            context: Arc::clone(&self.context),
+            protocol,
+            name: Arc::clone(&self.name),
+            permits: Permits::NONE,
+            owner: self.owner.clone(),
+            terms: Terms {
+                lease: config.lease,
+                renew: true,
+                max_hold: None,
+                replicas: config.replicas,
+            },
+            wait,
+        }
+    }
+
+    /// Runs a script within the command timeout.
+    async fn eval(
+        &self,
+        call: &ScriptCall<'_>,
+        to_error: fn(resp::Error) -> Error,
+    ) -> Result<Evaluated, Error> {
+        let context = &self.context;
+        let deadline = Instant::now() + context.config.command_timeout;
+        let evaluated = context.client.eval(call, deadline).await;
+        evaluated.map_err(|error| self.error(to_error(error)))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let checked = self.context.check_name(&self.name);
+        checked.map_err(|error| self.error(error))
+    }
+
+    fn error(&self, error: Error) -> Error {
+        self.context.about(&self.name, error)
+    }
+}
+
+impl fmt::Debug for RwLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RwLock")
+            .field("key", &self.key())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReadGuard {
+    /// The fencing token of the latest writer before: what is read here was written under it or an earlier one. Where there
+    /// was none it is a time.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.guard.token()
+    }
+
+    /// Goes on to write, if nobody else reads; the guard comes back as it was if somebody does, in this process or another.
+    ///
+    /// It never waits: of two readers that wait for each other to finish neither would. It may pass a writer that waits, which
+    /// waits for this reader in any case. The token is a new one. The guard of an [`Owner`](crate::Owner) that writes already
+    /// goes on with that.
+    ///
+    /// Redisson has no counterpart: there a reader that asks to write waits for itself.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the lock was lost before; and those of an [`Acquire`]. The lock is released then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lock, whatever has become of it.
+    pub async fn try_upgrade(self) -> Result<Result<WriteGuard, Self>, Error> {
+        let upgraded = self.guard.convert(&UPGRADE).await?;
+        Ok(upgraded.map(WriteGuard::from).map_err(Self::from))
+    }
+}
+
+impl WriteGuard {
+    /// The fencing token: higher than that of every earlier writer, and of every earlier acquisition of a mutex of this name.
+    #[must_use]
+    pub fn token(&self) -> FencingToken {
+        self.guard.token()
+    }
+
+    /// Goes on to read, without a moment in which others could write. Readers that wait, up to the first writer among them, enter
+    /// at once.
+    ///
+    /// While other guards of the same [`Owner`](crate::Owner) write, nothing is sent, and it lasts as long as they do.
+    ///
+    /// Redisson's counterpart, taking the lock to read and then releasing the one to write, wakes nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the lock was lost before; and those of an [`Acquire`]. The lock is released then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lock, whatever has become of it.
+    pub async fn downgrade(self) -> Result<ReadGuard, Error> {
+        let (Ok(guard) | Err(guard)) = self.guard.convert(&DOWNGRADE).await?;
+        Ok(guard.into())
+    }
+}
+
+guard_methods!(ReadGuard);
+guard_methods!(WriteGuard);
+
+impl From<Guard> for ReadGuard {
+    fn from(guard: Guard) -> Self {
+        Self { guard }
+    }
+}
+
+impl From<Guard> for WriteGuard {
+    fn from(guard: Guard) -> Self {
+        Self { guard }
+    }
+}
+
+impl Outcome for ReadGuard {
+    fn of(guard: Option<Guard>) -> Result<Self, Error> {
+        Guard::of(guard).map(Self::from)
+    }
+}
+
+impl Outcome for WriteGuard {
+    fn of(guard: Option<Guard>) -> Result<Self, Error> {
+        Guard::of(guard).map(Self::from)
+    }
+}

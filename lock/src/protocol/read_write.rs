@@ -1,0 +1,320 @@
+//! The read-write lock on the server: Redisson's hash of many readers or one writer, with a timeout key for each reader, a counter
+//! of fencing tokens, and one line of those who wait to read or to write.
+//!
+//! Reading and writing are two protocols on the same keys. A hold is given back by either: one that was asked for while its slot
+//! migrated writes, whatever it was asked for.
+
+mod sources;
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use leasehold_cluster::Script;
+use leasehold_resp::Value;
+
+use super::call::Call;
+use super::mutex::{mode, ms, read_release};
+use super::{Announced, Answer, Attempt, End, Protocol, Renewal, Renewed};
+use crate::state::deadline::millis;
+use crate::state::id::HoldId;
+use crate::state::names::{Derived, Layout, Name};
+use crate::state::ticket::Placed;
+use crate::state::token::FencingToken;
+use crate::state::waiters::Access;
+
+/// Holding it together with other readers.
+pub(crate) static READ: Protocol = Protocol {
+    word: WORD,
+    layout: &LAYOUT,
+    line: LINE,
+    access: Access::Shared,
+    passes: false,
+    is_fair: false,
+    mark: "r",
+    acquire: ask_read,
+    take_over: None,
+    look: ask_read,
+    acquire_single_key: ask_alone,
+    confirm: confirm_read,
+    confirm_single_key: confirm_alone,
+    read_answer,
+    read_confirm: read_conversion,
+    renew: &RENEW_READ,
+    renew_one: &RENEW_READ,
+    renew_replicated: &RENEW_READ_REPLICATED,
+    add_renewal: add_read_renewal,
+    read_renewals,
+    release: release_read,
+    release_single_key,
+    read_release,
+    is_release,
+};
+
+/// Holding it alone.
+pub(crate) static WRITE: Protocol = Protocol {
+    access: Access::Exclusive,
+    mark: "w",
+    acquire: ask_write,
+    look: ask_write,
+    confirm: confirm_write,
+    renew: &RENEW_WRITE,
+    renew_one: &RENEW_WRITE,
+    renew_replicated: &RENEW_WRITE_REPLICATED,
+    add_renewal: add_write_renewal,
+    release: release_write,
+    ..READ
+};
+
+const WORD: &str = "GR";
+
+static LAYOUT: Layout = Layout {
+    channel: Derived::Prefixed("redisson_rwlock"),
+    keys: &[
+        Derived::Prefixed("redisson_lock_token"),
+        Derived::Prefixed("leasehold_line"),
+        Derived::Suffixed(""),
+    ],
+};
+
+/// Index of the counter of fencing tokens in the layout.
+const COUNTER: usize = 0;
+const LINE: usize = 1;
+/// Index of what all timeout keys begin with.
+const TIMEOUTS: usize = 2;
+
+static ASK_READ: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ASK_READ));
+static ASK_WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ASK_WRITE));
+static ASK_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ASK_ALONE));
+static CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM));
+static CONFIRM_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM_ALONE));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
+static RELEASE_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE_ALONE));
+static RENEW_READ: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_READ));
+static RENEW_READ_REPLICATED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(sources::RENEW_READ_REPLICATED));
+static RENEW_WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_WRITE));
+static RENEW_WRITE_REPLICATED: LazyLock<Script> =
+    LazyLock::new(|| Script::new(sources::RENEW_WRITE_REPLICATED));
+static DOWNGRADE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::DOWNGRADE));
+static UPGRADE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::UPGRADE));
+static REMAINING: LazyLock<Script> = LazyLock::new(|| Script::new(sources::REMAINING));
+static FORCE_UNLOCK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::FORCE_UNLOCK));
+
+fn ask_read<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    ask(&ASK_READ, attempt, Some(attempt.id))
+}
+
+fn ask_write<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    ask(&ASK_WRITE, attempt, None)
+}
+
+fn ask<'a>(script: &'static Script, attempt: &Attempt<'a>, reader: Option<&HoldId>) -> Call<'a> {
+    let mut call = asking(script, attempt, reader);
+    call.arg(mode(attempt.channels));
+    call.arg(if attempt.redisson {
+        attempt.name.channel()
+    } else {
+        ""
+    });
+    if let Some(ticket) = attempt.ticket {
+        call.arg(ticket.text);
+        match ticket.score {
+            Some(score) => call.arg(score),
+            None => call.arg(""),
+        };
+    }
+    call
+}
+
+/// Turns a hold that writes into one that reads.
+pub(crate) fn downgrade<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    ask(&DOWNGRADE, attempt, Some(attempt.id))
+}
+
+/// Turns a hold that reads into one that writes, if nobody else reads.
+pub(crate) fn upgrade<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    ask(&UPGRADE, attempt, Some(attempt.id))
+}
+
+fn confirm_read<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    asking(&CONFIRM, attempt, Some(attempt.id))
+}
+
+fn confirm_write<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    asking(&CONFIRM, attempt, None)
+}
+
+/// The keys and arguments that all scripts that give a token begin with.
+fn asking<'a>(script: &'static Script, attempt: &Attempt<'a>, reader: Option<&HoldId>) -> Call<'a> {
+    let mut call = Call::new(script);
+    call.key(attempt.name.key())
+        .key(attempt.name.derived(COUNTER))
+        .key(attempt.name.derived(LINE));
+    if let Some(id) = reader {
+        call.made_key(timeout_key(attempt.name, id));
+    }
+    call.arg(attempt.id.as_bytes())
+        .arg(millis(attempt.lease))
+        .arg(attempt.counter_ttl.map_or(0, millis));
+    call
+}
+
+/// The key whose expiry is the end of this reader's lease. Ours read once each.
+fn timeout_key(name: &Name, id: &HoldId) -> Vec<u8> {
+    let parts = [
+        name.derived(TIMEOUTS).as_bytes(),
+        id.as_bytes(),
+        &b":rwlock_timeout:1"[..],
+    ];
+    parts.concat()
+}
+
+fn ask_alone<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    with_single_key(&ASK_ALONE, attempt)
+}
+
+fn confirm_alone<'a>(attempt: &Attempt<'a>) -> Call<'a> {
+    with_single_key(&CONFIRM_ALONE, attempt)
+}
+
+fn with_single_key<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
+    let mut call = Call::new(script);
+    call.key(attempt.name.key())
+        .arg(attempt.id.as_bytes())
+        .arg(millis(attempt.lease))
+        .arg(attempt.highest_token);
+    call
+}
+
+pub(crate) fn read_answer(reply: &Value) -> Option<Answer> {
+    let Some(parts) = reply.as_array() else {
+        return Some(match reply.as_int()? {
+            token @ 1.. => Answer::Granted {
+                token: Some(FencingToken::new(token.unsigned_abs())),
+                left: None,
+                contended: false,
+            },
+            0 => Answer::NoExpiry,
+            held => Answer::Held(ms(-1 - held)),
+        });
+    };
+    match parts {
+        [token, left, waited_for] => Some(Answer::Granted {
+            token: Some(FencingToken::new(token.as_int()?.unsigned_abs())),
+            left: Some(ms(left.as_int()?)),
+            contended: waited_for.as_int()? == 1,
+        }),
+        [held, place, score, time, missing] => Some(Answer::Placed(Placed {
+            held: ms(held.as_int()?),
+            place: place.as_int()?.try_into().ok()?,
+            score: score.as_int()?.try_into().ok()?,
+            server_time: time.as_int()?.try_into().ok()?,
+            missing: missing.as_int()? == 1,
+            run: None,
+        })),
+        _ => None,
+    }
+}
+
+/// Reads the reply of a confirmation, a downgrade or an upgrade. A hold that is gone is `Held` for no time.
+pub(crate) fn read_conversion(reply: &Value) -> Option<Answer> {
+    match reply.as_int() {
+        Some(0) => Some(Answer::Held(Duration::ZERO)),
+        _ => read_answer(reply),
+    }
+}
+
+fn add_read_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
+    call.key(renewal.name.key())
+        .made_key(timeout_key(renewal.name, renewal.id))
+        .arg(renewal.id.as_bytes())
+        .arg(millis(renewal.lease));
+}
+
+fn add_write_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
+    call.key(renewal.name.key())
+        .arg(renewal.id.as_bytes())
+        .arg(millis(renewal.lease));
+}
+
+fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
+    let one = |held: &Value| match held.as_int() {
+        Some(2) => Renewed::Contended,
+        Some(1) => Renewed::Held,
+        Some(0) => Renewed::Gone,
+        _ => Renewed::Unclear,
+    };
+    Some(reply.as_array()?.iter().map(one).collect())
+}
+
+fn release_read<'a>(end: &End<'a>) -> Call<'a> {
+    release(end, Some(end.id))
+}
+
+fn release_write<'a>(end: &End<'a>) -> Call<'a> {
+    release(end, None)
+}
+
+fn release<'a>(end: &End<'a>, reader: Option<&HoldId>) -> Call<'a> {
+    let mut call = Call::new(&RELEASE);
+    call.key(end.name.key())
+        .key(end.name.derived(COUNTER))
+        .key(end.name.derived(LINE));
+    if let Some(id) = reader {
+        call.made_key(timeout_key(end.name, id));
+    }
+    call.arg(end.id.as_bytes())
+        .arg(mode(end.channels))
+        .arg(end.counter_ttl.map_or(0, millis))
+        .arg(end.ticket.unwrap_or_default());
+    if let Some(announced) = end.redisson {
+        call.arg(end.name.channel());
+        match announced {
+            Announced::IfFree => call.arg(""),
+            Announced::Open { own } => call.arg(own),
+        };
+    }
+    call
+}
+
+fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(&RELEASE_ALONE);
+    call.key(end.name.key())
+        .arg(end.id.as_bytes())
+        .arg(mode(end.channels));
+    if end.redisson.is_some() {
+        call.arg(end.name.channel());
+    }
+    call
+}
+
+/// Asks for how long the lock stays taken.
+pub(crate) fn remaining(name: &Name) -> Call<'_> {
+    let mut call = Call::new(&REMAINING);
+    call.key(name.key());
+    call
+}
+
+/// Removes the lock from all of its holders; 1 if it was held. The parameters are those of a release, whose hold is not looked
+/// at.
+pub(crate) fn force_unlock<'a>(end: &End<'a>) -> Call<'a> {
+    let mut call = force_unlock_single_key(end);
+    call.key(end.name.derived(COUNTER))
+        .key(end.name.derived(LINE));
+    call
+}
+
+/// The same with a single key, and leaves the lock to nobody.
+pub(crate) fn force_unlock_single_key<'a>(end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(&FORCE_UNLOCK);
+    call.key(end.name.key())
+        .arg(end.redisson.map_or("", |_| end.name.channel()))
+        .arg(mode(end.channels))
+        .arg(end.counter_ttl.map_or(0, millis));
+    call
+}
+
+/// Redisson's words for a release: `0` of a reader or a mutex, and `1` of a writer.
+fn is_release(message: &[u8]) -> bool {
+    matches!(message, b"0" | b"1")
+}

@@ -1,0 +1,3 @@
+-- Something is written in any case: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
+local always = true
+

@@ -1,0 +1,110 @@
+-- The step of scripts that may leave the lock to those in line: lets in the first ticket while it can be, under a short grant
+-- lease, and tells its process alone. Readers are let in together, a writer alone; the first that cannot be let in keeps back
+-- all behind it.
+--
+-- KEYS[1]  the lock: a hash of mode -> read or write, and holder -> count
+-- KEYS[2]  the counter of its fencing tokens
+-- KEYS[3]  the line: a sorted set of tickets by place
+-- ARGV[2]  the lease of `own`
+-- channels 'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without
+--
+-- A ticket is the id of the hold that it becomes, `<client>:<number>`, `|<milliseconds>` behind it for a grant lease other than
+-- one second, and then `r` to read, `w` to write. Its client is told on a channel of its own,
+-- `GR <number> <token> <time in µs> <grant lease> <key>`. A client that does not listen is gone, and its ticket is skipped, where
+-- the count of receivers can be trusted: in mode C a client listens at any node, so a dead ticket costs one grant lease.
+--
+-- own      the ticket of a caller that takes the lock itself when its turn comes, for its whole lease; nil for none
+--
+-- Returns the token of `own` if that was let in, whether anybody was, for how many milliseconds the first that was not is still
+-- to wait at least, and why the counter refused to give `own` a token. No error is thrown: the line must not hide the end of a
+-- hold.
+
+local function publish(channels, client, message)
+  local channel = channels == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
+  return redis.pcall(channels == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
+end
+
+-- Whether a ticket of this `kind` can be let in now; and for how long not.
+local function admits(kind)
+  if kind == 'w' then
+    return is_free_but_for(nil)
+  end
+  return ttl == -2 or mode == 'read' or kind ~= 'r', ttl
+end
+
+-- Lets the ticket in. Returns its token; false if its client is gone; nil if it can be told nothing, or nothing can be written,
+-- and the error if that is the counter's.
+local function let_in(channels, own, ticket, client, number, lease, kind)
+  local id, time = client .. ':' .. number, redis.call('TIME')
+  local token, refused
+  if kind == 'w' then
+    token, refused = next_token(time, 1)
+  else
+    token = token_of_latest_writer()
+  end
+  if not token or kind == 'r' and redis.pcall('SET', timeout_key(id, 1), '1', 'PX', lease).err then
+    return nil, refused
+  end
+  if ticket ~= own then
+    -- Not by `string.format`, which ends a name at a zero byte.
+    local message = 'GR ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
+      .. lease .. ' ' .. KEYS[1]
+    local heard = publish(channels, client, message)
+    if type(heard) ~= 'number' or heard == 0 and channels ~= 'C' then
+      if kind == 'r' then
+        redis.pcall('DEL', timeout_key(id, 1))
+      end
+      return type(heard) == 'number' and false or nil
+    end
+  end
+  if kind == 'w' then
+    enter_to_write(id, lease)
+  else
+    enter_to_read(id, lease)
+  end
+  return token
+end
+
+local function serve(channels, own)
+  local own_token, anybody = nil, false
+  for _ = 1, 64 do
+    local first = redis.pcall('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+    local ticket = first[1]
+    if not ticket then
+      break
+    end
+    local client, number, lease, kind = string.match(ticket, '^(.+):(%d+)|?(%d*)%+?([rw])$')
+    local is_admitted, wait = admits(kind)
+    if not is_admitted then
+      return own_token, anybody, wait
+    end
+    redis.call('ZREM', KEYS[3], ticket)
+    lease = lease == '' and '1000' or lease
+    if ticket == own then
+      lease = ARGV[2]
+    end
+    -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
+    if client and tonumber(lease) > 0 and (ticket == own or tonumber(lease) <= 60000) then
+      local token, refused = let_in(channels, own, ticket, client, number, lease, kind)
+      if token == nil then
+        -- The ticket stays, and its process takes the lock at its next look. The line may be a new key now, without an expiry.
+        redis.pcall('ZADD', KEYS[3], first[2], ticket)
+        redis.pcall('PEXPIRE', KEYS[3], 60000)
+        return own_token, anybody, 1000, ticket == own and refused
+      end
+      if token then
+        anybody = true
+        own_token = ticket == own and token or own_token
+      end
+    end
+  end
+  return own_token, anybody, ttl
+end
+
+-- Tells Redisson's readers that they may join those that were let in, if nobody waits who would have to wait for them.
+local function tell_readers_of_redisson(channels, channel)
+  if channel and channel ~= '' and mode == 'read' and others_wait() == 0 then
+    redis.pcall(channels == 'S' and 'SPUBLISH' or 'PUBLISH', channel, '1')
+  end
+end
+
