@@ -35,6 +35,7 @@ mod pains_single;
 mod partition;
 mod replicated_mode;
 mod restart_guard;
+mod rw_lock;
 mod safe_mode_fresh_clients;
 mod safe_mode_frozen_master;
 mod safe_mode_members;
