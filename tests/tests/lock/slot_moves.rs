@@ -9,7 +9,7 @@ use leasehold_testkit::cluster::{AtomicMigration, Step};
 use leasehold_testkit::{Cluster, Failover};
 use tokio::task::JoinHandle;
 
-use crate::support::{connect, leased, renewed, scripts_run, take, until, within};
+use crate::support::{connect, leased, renewed, scripts_run, take, tickets, until, within};
 
 /// Short enough to be renewed soon, long enough for a machine that is busy.
 const SHORT: Duration = Duration::from_secs(5);
@@ -102,6 +102,39 @@ async fn a_lock_goes_from_hand_to_hand_while_its_slot_moves() {
     .await
     .unwrap();
     assert!(fourth.is_held());
+}
+
+/// Who waits in line at the source has been told nothing that is not so: a lock that a script there has
+/// just released cannot be granted by it.
+#[tokio::test]
+async fn a_release_at_the_source_with_tickets_in_line_grants_nothing_that_is_not_there() {
+    let cluster = Cluster::builder().masters(2).replicas(0).start().await;
+    let (ours, theirs) = (connect(cluster.url()).await, connect(cluster.url()).await);
+    let name = cluster.key_at(0, "order:").await;
+    let mut raw = cluster.raw(0).await;
+    let first = ours.mutex(&name).lock().await.unwrap();
+    let second = taking(&theirs, &name);
+    until("a ticket in line", async || {
+        tickets(&mut raw, &name).await == 1
+    })
+    .await;
+    let third = taking(&ours, &name);
+    let migration = cluster.migration(cluster.slot_of(&name).await, 1).await;
+    migration.begin().await;
+    let turn = async |waiter: JoinHandle<Guard>| {
+        let guard = within("its turn", waiter).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(guard.is_held());
+        within("a release", guard.release()).await.unwrap()
+    };
+    let released = within("a release at the source", first.release()).await;
+    assert_eq!(released.unwrap(), Release::Released);
+    let turns = tokio::join!(turn(second), turn(third));
+    assert_eq!(
+        turns,
+        (Release::Released, Release::Released),
+        "both held it"
+    );
 }
 
 /// Nothing is granted while a slot migrates, and the slot never arrives in this test.

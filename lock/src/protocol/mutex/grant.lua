@@ -35,15 +35,25 @@ local function grant(mode, own)
     lease = lease == '' and 1000 or tonumber(lease)
     -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
     if client and lease > 0 and lease <= 60000 then
-      local heard = refused
-      if token and ticket == own then
-        lease, heard = tonumber(ARGV[2]), 1
-      elseif token then
-        local channel = mode == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
-        -- Not by `string.format`, which ends a name at a zero byte.
-        local message = 'G ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
-          .. lease .. ' ' .. KEYS[1]
-        heard = redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
+      local hold, heard = client .. ':' .. number, refused
+      if token then
+        -- Before the message: at the source of a migrating slot a lock that has just been released cannot be written.
+        lease = ticket == own and tonumber(ARGV[2]) or lease
+        heard = redis.pcall('HSET', KEYS[1], hold, '1')
+      end
+      if type(heard) == 'number' then
+        redis.call('PEXPIRE', KEYS[1], lease)
+        heard = 1
+        if ticket ~= own then
+          local channel = mode == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
+          -- Not by `string.format`, which ends a name at a zero byte.
+          local message = 'G ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
+            .. lease .. ' ' .. KEYS[1]
+          heard = redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
+        end
+        if type(heard) ~= 'number' or heard == 0 and mode ~= 'C' then
+          redis.call('HDEL', KEYS[1], hold)
+        end
       end
       if type(heard) ~= 'number' then
         -- No token, or no right to publish: the ticket stays, and its process takes the lock at its next look. The line may
@@ -53,8 +63,6 @@ local function grant(mode, own)
         return nil, refused
       end
       if heard > 0 or mode == 'C' then
-        redis.call('HSET', KEYS[1], client .. ':' .. number, '1')
-        redis.call('PEXPIRE', KEYS[1], lease)
         return ticket, token, lease
       end
     end
