@@ -43,6 +43,7 @@ pub use leasehold_resp::tls::TlsConfig;
 pub use options::{Interop, Replicas};
 pub use owner::Owner;
 pub use primitives::barrier::{Barrier, BarrierWaitResult};
+pub use primitives::counting::CountingSemaphore;
 pub use primitives::fair_mutex::FairMutex;
 pub use primitives::latch::Latch;
 pub use primitives::multi::{Multi, MultiAcquire, MultiGuard, TryMultiAcquire};

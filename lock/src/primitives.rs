@@ -1,6 +1,7 @@
 //! Handles of the primitives, one file each: they name a protocol and hand out guards.
 
 pub(crate) mod barrier;
+pub(crate) mod counting;
 pub(crate) mod fair_mutex;
 pub(crate) mod latch;
 pub(crate) mod multi;

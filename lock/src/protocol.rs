@@ -7,6 +7,7 @@
 
 pub(crate) mod barrier;
 pub(crate) mod call;
+pub(crate) mod counting;
 pub(crate) mod fair;
 pub(crate) mod grant;
 pub(crate) mod inspect;
@@ -101,6 +102,7 @@ impl Protocol {
             &fair::FAIR,
             &read_write::READ,
             &semaphore::SEMAPHORE,
+            &counting::COUNTING,
         ];
         all.into_iter().find(|protocol| protocol.word == word)
     }

@@ -44,7 +44,7 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
             "`owner_from` was given a text that is no owner's id",
         ));
     }
-    if request.protocol.access == Access::Counted
+    if request.protocol.access.is_counted()
         && let Some(bad) = request.permits.bad()
     {
         return Err(Error::bad_permits(bad));
@@ -114,7 +114,7 @@ fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> 
 
 /// Whether the request is a single attempt that need not wait for those of others here: there may be enough for all.
 fn asks_beside_others(request: &Request) -> bool {
-    request.protocol.access == Access::Counted && matches!(request.wait, Wait::None)
+    request.protocol.access.is_counted() && matches!(request.wait, Wait::None)
 }
 
 /// Contends for the lock at the server, as the head of the queue here.
@@ -230,7 +230,7 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
     } = request;
     let lease = request.terms.first_lease();
     let granted_for = grant_lease(lease, context.round_trip());
-    if granted_for < lease {
+    if granted_for < lease && protocol.access != Access::Ownerless {
         // A grant has to be confirmed.
         context.registry.start_worker()?;
     }
@@ -267,7 +267,7 @@ fn next_ask(request: &Request) -> Ask {
 }
 
 fn judge(request: &Request) -> Verdict {
-    let strict = request.terms.quorum().is_some();
+    let strict = request.terms.quorum().is_some() || request.protocol.access == Access::Ownerless;
     let now = Now::read();
     let table = &request.context.registry.table;
     let verdict = table.with_standing(&request.name, |standing| standing.ticket.judge(now, strict));

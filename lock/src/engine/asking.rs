@@ -18,7 +18,6 @@ use crate::protocol::{Answer, Attempt, InLine};
 use crate::state::chain::BLOCK;
 use crate::state::deadline::Now;
 use crate::state::ticket::{Ask, TicketText};
-use crate::state::waiters::Access;
 
 /// The server's reply to an attempt.
 pub(super) struct Reply {
@@ -110,7 +109,7 @@ pub(super) async fn send(
     let first = first.slices();
     let is_complete = match ask {
         Ask::Confirm | Ask::TakeOver => true,
-        Ask::Try => !beside_redisson && protocol.access != Access::Counted,
+        Ask::Try => !beside_redisson && !protocol.access.is_counted(),
         Ask::Join | Ask::Look => false,
     };
     if is_complete {

@@ -17,7 +17,6 @@ use crate::protocol::read_write::READ;
 use crate::state::deadline::Now;
 use crate::state::names::Name;
 use crate::state::ticket::Grant;
-use crate::state::waiters::Access;
 
 /// Whether a ticket for `name` would hear of everything that concerns it.
 pub(super) fn is_listening(
@@ -179,9 +178,12 @@ fn subscribe_to_releases(
         {
             let now = Instant::now();
             let table = &context.registry.table;
-            table.with_ticket(&released, |ticket| match protocol.access {
-                Access::Counted => ticket.permits_released(now),
-                _ => ticket.released_by_redisson(now),
+            table.with_ticket(&released, |ticket| {
+                if protocol.access.is_counted() {
+                    ticket.permits_released(now);
+                } else {
+                    ticket.released_by_redisson(now);
+                }
             });
         }
     })

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use leasehold_cluster::{Demand, Evaluated, Replicated, ScriptCall, Unanswered, Unconfirmed};
 use leasehold_resp as resp;
 
+use super::counting::CountingSemaphore;
 use super::permit::Permit;
 use crate::engine::handle::Handle;
 use crate::engine::request::{Request, Wait};
@@ -86,6 +87,14 @@ impl Semaphore {
     #[must_use]
     pub fn key(&self) -> &str {
         self.name.key()
+    }
+
+    /// The semaphore of the same name that only counts, whose permits have no holders and no leases. A name is either of this
+    /// kind or of that: both on one key would take each other's permits for lost.
+    #[must_use]
+    pub fn counting(&self) -> CountingSemaphore {
+        let capacity = self.capacity.load(Ordering::Acquire);
+        CountingSemaphore::new(&self.context, &self.name, capacity)
     }
 
     /// Takes a permit, waiting for as long as there is none.

@@ -144,7 +144,7 @@ fn counting<'a>(script: &'static Script, name: &'a Name, with_line: bool) -> Cal
     call
 }
 
-fn read_answer(reply: &Value) -> Option<Answer> {
+pub(super) fn read_answer(reply: &Value) -> Option<Answer> {
     let Some(parts) = reply.as_array() else {
         return Some(match reply.as_int()? {
             1 => granted(None),
@@ -169,7 +169,7 @@ fn read_answer(reply: &Value) -> Option<Answer> {
     }
 }
 
-fn read_confirm(reply: &Value) -> Option<Answer> {
+pub(super) fn read_confirm(reply: &Value) -> Option<Answer> {
     match reply.as_int() {
         Some(0) => Some(Answer::Held(Duration::ZERO)),
         _ => read_answer(reply),
@@ -189,7 +189,7 @@ fn ms(ms: i64) -> Duration {
 }
 
 /// A number of permits that others wrote may be any.
-fn permits(count: i64) -> u32 {
+pub(super) fn permits(count: i64) -> u32 {
     u32::try_from(count.max(0)).unwrap_or(u32::MAX)
 }
 
@@ -200,7 +200,7 @@ fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
         .arg(millis(renewal.lease));
 }
 
-fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
+pub(super) fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
     let one = |held: &Value| match held.as_int() {
         Some(1) => Renewed::Held,
         Some(0) => Renewed::Gone,
@@ -237,7 +237,7 @@ fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
     call
 }
 
-fn read_release(reply: &Value) -> Option<Ended> {
+pub(super) fn read_release(reply: &Value) -> Option<Ended> {
     Some(match reply.as_int()? {
         0 => Ended::AlreadyGone,
         _ => Ended::Released,
@@ -275,7 +275,7 @@ pub(crate) fn set_permits<'a>(resize: &Resize<'a>) -> Call<'a> {
 }
 
 /// How grants are published, for the scripts.
-const fn mode(channels: Channels) -> &'static str {
+pub(super) const fn mode(channels: Channels) -> &'static str {
     match channels {
         Channels::Server => "P",
         Channels::Sharded => "S",
@@ -284,11 +284,11 @@ const fn mode(channels: Channels) -> &'static str {
 }
 
 /// The channel of Redisson's waiters, if they are to be told.
-fn channel(name: &Name, redisson: bool) -> &str {
+pub(super) fn channel(name: &Name, redisson: bool) -> &str {
     if redisson { name.channel() } else { "" }
 }
 
 /// Redisson's words for a release: how many permits are free, or were released.
-fn is_release(message: &[u8]) -> bool {
+pub(super) fn is_release(message: &[u8]) -> bool {
     !message.is_empty() && message.iter().all(u8::is_ascii_digit)
 }

@@ -151,6 +151,15 @@ impl Name {
         self.lane.as_ref().map(|lane| lane.number)
     }
 
+    /// The same name with the keys and the channel of another primitive.
+    pub(crate) fn with_layout(&self, layout: &'static Layout) -> Self {
+        let mut other = Self::new(layout, None, self.key());
+        if let Some(texts) = Arc::get_mut(&mut other.texts) {
+            texts.bad = self.bad();
+        }
+        other
+    }
+
     pub(crate) fn key(&self) -> &str {
         &self.texts.key
     }

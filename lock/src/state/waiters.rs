@@ -56,6 +56,9 @@ pub(crate) enum Access {
     Shared,
     /// As many holders as the server admits: it has the count.
     Counted,
+    /// The same, and what was granted has no holder: it is neither renewed nor released by its id, so a grant counts only once it
+    /// was confirmed.
+    Ownerless,
 }
 
 /// The access of a holder or a waiter, and its owner.
@@ -127,6 +130,11 @@ pub(crate) struct Remains<H, L> {
 }
 
 impl Access {
+    /// Whether the server counts what is held.
+    pub(crate) const fn is_counted(self) -> bool {
+        matches!(self, Self::Counted | Self::Ownerless)
+    }
+
     /// Whether both may be held at the same time, as far as this process can tell.
     fn admits(self, other: Self) -> bool {
         self == other && self != Self::Exclusive

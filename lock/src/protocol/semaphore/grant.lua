@@ -2,7 +2,8 @@
 -- lease, and its process alone is told.
 --
 -- A ticket is the id of the hold that it becomes, `<client>:<number>`, `|<milliseconds>` behind it for a grant lease other than
--- one second, and `p<permits>`. Its client is told on a channel of its own: `GS <number> 0 <time in µs> <grant lease> <key>`.
+-- one second, and `p<permits>`. Its client is told on a channel of its own: `GS <number> 0 <time in µs> <grant lease> <key>`,
+-- or `GC …` for a semaphore without owners.
 -- Modes: 'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without. A client that does not listen is gone, and
 -- its ticket is skipped, where the count of receivers can be trusted: in mode C a dead ticket costs a grant lease.
 --
@@ -41,7 +42,7 @@ local function serve_first(ticket, is_own, lease)
   if is_own then
     if is_served then
       pcall('ZREM', KEYS[4], ticket)
-      give(start, 0, count, lease)
+      enter(start, count, lease)
     elseif free + kept > 0 then
       give(start, 0, kept + math.max(free, 0), 3300)
     end
@@ -51,7 +52,7 @@ local function serve_first(ticket, is_own, lease)
     give(start, kept, free, until_ms - now)
     return false
   end
-  local heard = tell(is_served and 'GS' or 'LS', client, number, ms)
+  local heard = tell(is_served and word or 'LS', client, number, ms)
   -- No right to publish: the ticket stays, and its process finds out when it looks.
   if type(heard) ~= 'number' or pcall('ZREM', KEYS[4], ticket) ~= 1 then
     return false
