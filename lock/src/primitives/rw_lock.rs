@@ -18,9 +18,11 @@ use crate::options::Terms;
 use crate::protocol::Protocol;
 use crate::protocol::permits::Permits;
 use crate::protocol::read_write::{
-    READ, WRITE, downgrade, force_unlock, force_unlock_single_key, remaining, upgrade,
+    READ, WRITE, downgrade, force_unlock, force_unlock_single_key, inspect, inspect_single_key,
+    read_inspect, remaining, upgrade,
 };
 use crate::request::{Acquire, Outcome, TryAcquire};
+use crate::state::inspection::Inspection;
 use crate::state::names::Name;
 use crate::state::token::FencingToken;
 
@@ -191,6 +193,27 @@ impl RwLock {
             Some(left) => Ok(u64::try_from(left).ok().map(Duration::from_millis)),
             None => Err(self.error(Error::unexpected(&evaluated.value))),
         }
+    }
+
+    /// The holders, readers or a writer with its token, and those who wait in line with their places.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn inspect(&self) -> Result<Inspection, Error> {
+        self.check()?;
+        let (all, holders) = (inspect(&self.name), inspect_single_key(&self.name));
+        let (all, holders) = (all.slices(), holders.slices());
+        let holders = holders.call();
+        // While the slot of the lock is migrating, or without rights to the line, nobody can tell who is in it.
+        let call = all.call().with_fallback(&holders);
+        let evaluated = self.eval(&call, Error::from_read).await?;
+        read_inspect(&evaluated.value)
+            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
     }
 
     /// Removes the lock from all of its holders, readers or writer. Those in this process lose it at once, others at their next

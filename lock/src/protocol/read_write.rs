@@ -13,10 +13,12 @@ use leasehold_cluster::Script;
 use leasehold_resp::Value;
 
 use super::call::Call;
+use super::inspect::{read_counter, read_remaining, read_waiters, text};
 use super::mutex::{mode, ms, read_release};
 use super::{Announced, Answer, Attempt, End, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
+use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
@@ -32,7 +34,7 @@ pub(crate) static READ: Protocol = Protocol {
     is_fair: false,
     mark: "r",
     acquire: ask_read,
-    take_over: None,
+    take_over: Some(take_over_read),
     look: ask_read,
     acquire_single_key: ask_alone,
     confirm: confirm_read,
@@ -55,6 +57,7 @@ pub(crate) static WRITE: Protocol = Protocol {
     access: Access::Exclusive,
     mark: "w",
     acquire: ask_write,
+    take_over: Some(take_over_write),
     look: ask_write,
     confirm: confirm_write,
     renew: &RENEW_WRITE,
@@ -97,6 +100,8 @@ static RENEW_WRITE_REPLICATED: LazyLock<Script> =
     LazyLock::new(|| Script::new(sources::RENEW_WRITE_REPLICATED));
 static DOWNGRADE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::DOWNGRADE));
 static UPGRADE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::UPGRADE));
+static TAKE_OVER: LazyLock<Script> = LazyLock::new(|| Script::new(sources::TAKE_OVER));
+static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT));
 static REMAINING: LazyLock<Script> = LazyLock::new(|| Script::new(sources::REMAINING));
 static FORCE_UNLOCK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::FORCE_UNLOCK));
 
@@ -134,6 +139,18 @@ pub(crate) fn downgrade<'a>(attempt: &Attempt<'a>) -> Call<'a> {
 /// Turns a hold that reads into one that writes, if nobody else reads.
 pub(crate) fn upgrade<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     ask(&UPGRADE, attempt, Some(attempt.id))
+}
+
+fn take_over_read<'a>(attempt: &Attempt<'a>, former: &'a str) -> Call<'a> {
+    let mut call = asking(&TAKE_OVER, attempt, Some(attempt.id));
+    call.arg(former);
+    call
+}
+
+fn take_over_write<'a>(attempt: &Attempt<'a>, former: &'a str) -> Call<'a> {
+    let mut call = asking(&TAKE_OVER, attempt, None);
+    call.arg(former);
+    call
 }
 
 fn confirm_read<'a>(attempt: &Attempt<'a>) -> Call<'a> {
@@ -293,6 +310,49 @@ pub(crate) fn remaining(name: &Name) -> Call<'_> {
     let mut call = Call::new(&REMAINING);
     call.key(name.key());
     call
+}
+
+/// Asks who holds the lock, and who waits for it.
+pub(crate) fn inspect(name: &Name) -> Call<'_> {
+    let mut call = inspect_single_key(name);
+    call.key(name.derived(COUNTER)).key(name.derived(LINE));
+    call
+}
+
+/// Asks who holds the lock, with a single key.
+pub(crate) fn inspect_single_key(name: &Name) -> Call<'_> {
+    let mut call = Call::new(&INSPECT);
+    call.key(name.key());
+    call
+}
+
+/// Reads the reply of either; `None` if the script gives no such reply.
+pub(crate) fn read_inspect(reply: &Value) -> Option<Inspection> {
+    let [_, holders, counter, tickets, waiting] = reply.as_array()? else {
+        return None;
+    };
+    let token = read_counter(counter);
+    let mut inspection = Inspection {
+        holders: Vec::new(),
+        waiters: read_waiters(tickets)?,
+        waiting: waiting.as_int()?.try_into().ok()?,
+    };
+    for holder in holders.as_array()?.chunks_exact(3) {
+        let (field, left) = (text(&holder[0])?, holder[2].as_int()?);
+        // A reader that is gone, and was not noticed yet.
+        if left == -2 {
+            continue;
+        }
+        let writer = field.strip_suffix(":write");
+        inspection.holders.push(Holder {
+            id: writer.unwrap_or(&field).to_owned(),
+            count: text(&holder[1])?.parse().ok()?,
+            remaining: read_remaining(&holder[2])?,
+            // That of a reader is not told by the server: the counter may have grown since.
+            token: token.filter(|_| writer.is_some()),
+        });
+    }
+    Some(inspection)
 }
 
 /// Removes the lock from all of its holders; 1 if it was held. The parameters are those of a release, whose hold is not looked

@@ -70,6 +70,14 @@ pub(crate) const UPGRADE: &str = script!(
     "still_held.lua",
     "upgrade_rest.lua"
 );
+pub(crate) const TAKE_OVER: &str = script!(
+    "take_over.lua",
+    "../steps/token.lua",
+    "enter.lua",
+    "still_held.lua",
+    "take_over_rest.lua"
+);
+pub(crate) const INSPECT: &str = script!("../steps/holders.lua", "inspect.lua");
 pub(crate) const REMAINING: &str = script!("../steps/holders.lua", "remaining.lua");
 pub(crate) const FORCE_UNLOCK: &str = script!(
     "force_unlock.lua",
