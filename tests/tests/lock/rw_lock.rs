@@ -14,18 +14,18 @@ use crate::support::{
     tickets, until, within,
 };
 
-type Waiting<G> = JoinHandle<Result<G, leasehold::Error>>;
+pub(crate) type Waiting<G> = JoinHandle<Result<G, leasehold::Error>>;
 
-async fn read(lock: &RwLock) -> ReadGuard {
+pub(crate) async fn read(lock: &RwLock) -> ReadGuard {
     within("a read", lock.read().into_future()).await.unwrap()
 }
 
-async fn write(lock: &RwLock) -> WriteGuard {
+pub(crate) async fn write(lock: &RwLock) -> WriteGuard {
     within("a write", lock.write().into_future()).await.unwrap()
 }
 
 /// A task that waits to write, with a ticket in line.
-async fn writer(raw: &mut Raw, locks: &Locks, name: &str) -> Waiting<WriteGuard> {
+pub(crate) async fn writer(raw: &mut Raw, locks: &Locks, name: &str) -> Waiting<WriteGuard> {
     let before = tickets(raw, name).await;
     let waiting = tokio::spawn(locks.rw_lock(name).write().into_future());
     until("a ticket", async || tickets(raw, name).await > before).await;
@@ -33,7 +33,7 @@ async fn writer(raw: &mut Raw, locks: &Locks, name: &str) -> Waiting<WriteGuard>
 }
 
 /// A task that waits to read, with a ticket in line.
-async fn reader(raw: &mut Raw, locks: &Locks, name: &str) -> Waiting<ReadGuard> {
+pub(crate) async fn reader(raw: &mut Raw, locks: &Locks, name: &str) -> Waiting<ReadGuard> {
     let before = tickets(raw, name).await;
     let waiting = tokio::spawn(locks.rw_lock(name).read().into_future());
     until("a ticket", async || tickets(raw, name).await > before).await;
@@ -41,7 +41,7 @@ async fn reader(raw: &mut Raw, locks: &Locks, name: &str) -> Waiting<ReadGuard> 
 }
 
 /// Locks whose renewal thread is connected: it renews everything once when that is so.
-async fn settled_locks(server: &Server, raw: &mut Raw) -> Locks {
+pub(crate) async fn settled_locks(server: &Server, raw: &mut Raw) -> Locks {
     let locks = locks(server).await;
     let first = locks.mutex("first").lock().await.unwrap();
     let before = scripts_run(raw).await;
@@ -50,7 +50,7 @@ async fn settled_locks(server: &Server, raw: &mut Raw) -> Locks {
     locks
 }
 
-async fn turn<G>(waiting: Waiting<G>) -> G {
+pub(crate) async fn turn<G>(waiting: Waiting<G>) -> G {
     within("its turn", waiting).await.unwrap().unwrap()
 }
 
@@ -289,119 +289,6 @@ async fn a_writer_of_the_process_waits_at_the_server_while_it_reads() {
 }
 
 #[tokio::test]
-async fn a_downgrade_lets_readers_in_at_once_and_keeps_writers_out() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (a, b, c) = (
-        locks(&server).await,
-        locks(&server).await,
-        locks(&server).await,
-    );
-    let lock = a.rw_lock("a");
-    let writing = write(&lock).await;
-    let token = writing.token();
-    let elsewhere = reader(&mut raw, &b, "a").await;
-    let next = writer(&mut raw, &c, "a").await;
-    let here = tokio::spawn(lock.read().into_future());
-    tokio::task::yield_now().await;
-    let watch = writing.lost();
-
-    let reading = within("a downgrade", writing.downgrade()).await.unwrap();
-    assert_eq!(
-        watch.await,
-        LostReason::Released,
-        "it does not write any more"
-    );
-    assert!(reading.is_held());
-    assert_eq!(reading.token(), token);
-    let elsewhere = turn(elsewhere).await;
-    assert_eq!(elsewhere.token(), token);
-    assert!(!next.is_finished());
-    assert!(fields(&mut raw, "a").await.contains("mode=read"));
-    drop((reading, elsewhere));
-    drop(turn(next).await);
-    drop(turn(here).await);
-    until("the end", async || !exists(&mut raw, "a").await).await;
-}
-
-#[tokio::test]
-async fn reads_of_the_process_share_a_hold_that_was_downgraded() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let locks = settled_locks(&server, &mut raw).await;
-    let lock = locks.rw_lock("a");
-    drop((read(&lock).await, read(&lock).await));
-    let writing = write(&lock).await;
-    let here = tokio::spawn(lock.read().into_future());
-    tokio::task::yield_now().await;
-    let before = scripts_run(&mut raw).await;
-    let reading = writing.downgrade().await.unwrap();
-    let beside = turn(here).await;
-    assert_eq!(scripts_run(&mut raw).await, before + 1, "the downgrade");
-    assert_eq!(beside.release().await.unwrap(), Release::StillHeld);
-    assert_eq!(reading.release().await.unwrap(), Release::Released);
-    assert!(!exists(&mut raw, "a").await);
-}
-
-#[tokio::test]
-async fn an_upgrade_says_no_while_others_read_and_never_waits() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (a, b) = (locks(&server).await, locks(&server).await);
-    let lock = a.rw_lock("a");
-    let (ours, theirs) = (read(&lock).await, read(&b.rw_lock("a")).await);
-    let ours = ours.try_upgrade().await.unwrap().unwrap_err();
-    let theirs = theirs.try_upgrade().await.unwrap().unwrap_err();
-    assert!(ours.is_held() && theirs.is_held());
-    drop(theirs);
-    until("one reads", async || {
-        fields(&mut raw, "a").await.matches('=').count() == 2
-    })
-    .await;
-    let before = ours.token();
-    let writing = ours.try_upgrade().await.unwrap().unwrap();
-    assert!(writing.token() > before);
-    assert!(fields(&mut raw, "a").await.contains(":write=1"));
-    assert_eq!(b.rw_lock("a").try_read().await.unwrap().map(drop), None);
-    assert_eq!(writing.release().await.unwrap(), Release::Released);
-    let keys = raw.cmd(&["KEYS", "*rwlock*"]).await;
-    assert_eq!(keys.array().len(), 0);
-}
-
-#[tokio::test]
-async fn an_upgrade_beside_local_reads_is_refused_without_a_command() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let locks = settled_locks(&server, &mut raw).await;
-    let lock = locks.rw_lock("a");
-    drop((read(&lock).await, read(&lock).await));
-    until("the end", async || !exists(&mut raw, "a").await).await;
-    let (one, two) = (read(&lock).await, read(&lock).await);
-    let before = scripts_run(&mut raw).await;
-    let one = one.try_upgrade().await.unwrap().unwrap_err();
-    assert_eq!(scripts_run(&mut raw).await, before);
-    let three = read(&lock).await;
-    assert_eq!(scripts_run(&mut raw).await, before, "it is shared still");
-    drop((two, three));
-    let writing = one.try_upgrade().await.unwrap().unwrap();
-    assert!(writing.is_held());
-}
-
-#[tokio::test]
-async fn an_upgrade_may_pass_a_writer_that_waits_for_it() {
-    let server = Server::start().await;
-    let mut raw = server.raw().await;
-    let (a, b) = (locks(&server).await, locks(&server).await);
-    let reading = read(&a.rw_lock("a")).await;
-    let waiting = writer(&mut raw, &b, "a").await;
-    let writing = reading.try_upgrade().await.unwrap().unwrap();
-    assert!(!waiting.is_finished());
-    let token = writing.token();
-    drop(writing);
-    assert!(turn(waiting).await.token() > token);
-}
-
-#[tokio::test]
 async fn leases_of_readers_are_renewed_with_their_timeout_keys() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
@@ -563,4 +450,57 @@ async fn a_mutex_of_the_name_excludes_readers_and_is_excluded_by_them() {
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
     reading.release().await.unwrap();
     assert!(locks.mutex("a").try_lock().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn inspecting_tells_readers_writers_and_who_waits() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (a, b) = (locks(&server).await, locks(&server).await);
+    let lock = a.rw_lock("a");
+    assert_eq!(lock.inspect().await.unwrap().holders().len(), 0);
+    let (one, two) = (read(&lock).await, read(&b.rw_lock("a")).await);
+    let waiting = writer(&mut raw, &b, "a").await;
+    let seen = lock.inspect().await.unwrap();
+    let clients: Vec<_> = seen.holders().iter().map(|one| one.client()).collect();
+    assert!(clients.contains(&a.client_id()) && clients.contains(&b.client_id()));
+    let most = Duration::from_secs(30);
+    for holder in seen.holders() {
+        assert_eq!(holder.count(), 1);
+        assert!(holder.remaining().unwrap() <= most);
+    }
+    assert_eq!(seen.waiting(), 1);
+    assert_eq!(seen.waiters()[0].client(), b.client_id());
+    drop((one, two));
+    let writing = turn(waiting).await;
+    let seen = lock.inspect().await.unwrap();
+    let [holder] = seen.holders() else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(holder.token(), Some(writing.token()));
+    assert!(!holder.id().contains("write"));
+    assert_eq!(seen.waiting(), 0);
+}
+
+#[tokio::test]
+async fn the_locks_of_an_owner_are_handed_to_another_process() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (here, there) = (locks(&server).await, locks(&server).await);
+    let owner = here.owner();
+    let writing = write(&owner.rw_lock("a")).await;
+    let reading = read(&owner.rw_lock("b")).await;
+    let heir = there.owner_from(owner.id());
+    let token = writing.token();
+    let writing_there = within("a write", heir.rw_lock("a").write().into_future()).await;
+    let writing_there = writing_there.unwrap();
+    assert!(writing_there.token() > token);
+    let reading_there = read(&heir.rw_lock("b")).await;
+    assert_eq!(fields(&mut raw, "a").await.matches('=').count(), 2);
+    assert_eq!(fields(&mut raw, "b").await.matches('=').count(), 2);
+    assert_eq!(raw.cmd(&["KEYS", "*rwlock*"]).await.array().len(), 1);
+    assert_eq!(writing.release().await.unwrap(), Release::AlreadyGone);
+    assert_eq!(reading.release().await.unwrap(), Release::AlreadyGone);
+    assert_eq!(writing_there.release().await.unwrap(), Release::Released);
+    assert_eq!(reading_there.release().await.unwrap(), Release::Released);
 }
