@@ -52,6 +52,7 @@ pub use primitives::permit::Permit;
 pub use primitives::rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::Semaphore;
 pub use request::{Acquire, TryAcquire};
+pub use state::backoff::Backoff;
 pub use state::inspection::{Holder, Inspection, Waiter};
 pub use state::token::FencingToken;
 /// The type of [`Guard::cancellation`].

@@ -11,6 +11,7 @@ use crate::engine::request::Request;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::options::Replicas;
+use crate::state::backoff::Backoff;
 
 /// An acquisition to be awaited. It resolves to a [`Guard`] or the guard of another primitive, or, as [`TryAcquire`], to `None`
 /// where it may not wait, or not as long as others hold the lock.
@@ -85,6 +86,19 @@ impl<T> Acquire<T> {
     /// Which replicas must confirm the lock, whatever [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) says.
     pub fn replicated(mut self, replicas: Replicas) -> Self {
         self.request.terms.replicas = replicas;
+        self
+    }
+
+    /// Waits without publish and subscribe: nothing is subscribed to, and no message is sent to this waiter. For servers,
+    /// proxies and users without it.
+    ///
+    /// It has its place in line as others have. A lock that comes free is granted to it silently, and found by its next look:
+    /// after `max` of the backoff and a round trip at most, or after a quarter of the lease if that is less. Until then
+    /// the lock stands unused; if the waiter died, for twice that time, and for a second at least.
+    ///
+    /// Those of one process and lock have one place, and the first of them looks for all.
+    pub fn polling(mut self, backoff: Backoff) -> Self {
+        self.request.polling = Some(backoff);
         self
     }
 }

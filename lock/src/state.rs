@@ -2,6 +2,7 @@
 //!
 //! Nothing here calls another layer. Methods take the instant and return what the engine has to do.
 
+pub(crate) mod backoff;
 pub(crate) mod barrier;
 pub(crate) mod chain;
 pub(crate) mod deadline;

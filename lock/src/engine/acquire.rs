@@ -132,10 +132,14 @@ async fn contend(
         {
             return Ok(Some(hold));
         }
-        grants::resume(context, name);
-        readers::listen(request);
+        let polls = request.polling.is_some();
+        if !polls {
+            grants::resume(context, name);
+            readers::listen(request);
+        }
         // A grant must be heard. Until it is known that there is somebody to wait for, no subscription is made.
-        if !waits || is_time_up() || !grants::is_listening(context, request.protocol, name) {
+        let hears = || grants::is_listening(context, request.protocol, name);
+        if !waits || is_time_up() || polls || !hears() {
             if let Attempted::Granted(hold) = attempt(request, place, Ask::Try).await? {
                 return Ok(Some(hold));
             }
@@ -143,8 +147,6 @@ async fn contend(
                 return Ok(None);
             }
         }
-        // Redisson's channel is of the name, and the grants of all names may be heard already.
-        grants::listen(context, request.protocol, name);
         stand(request, Instant::now())?;
     }
     loop {
@@ -197,7 +199,10 @@ fn inherit(request: &Request) -> bool {
         let is_other = !std::ptr::eq(standing.protocol, request.protocol)
             || standing.permits != request.permits
             // The holds of an owner are known by their ids.
-            || standing.owner != request.owner.as_ref().map(|owner| owner.number());
+            || standing.owner != request.owner.as_ref().map(|owner| owner.number())
+            // What is granted without a message is looked for by one that polls.
+            || standing.passed.is_none()
+                && standing.ticket.is_polled() != request.polling.is_some();
         if standing.ticket.grant_lease() > lease || confirms_less || is_other {
             return false;
         }
@@ -228,8 +233,16 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         owner,
         ..
     } = request;
+    if request.polling.is_none() {
+        // Redisson's channel is of the name, and the grants of all names may be heard already.
+        grants::listen(context, protocol, name);
+    }
     let lease = request.terms.first_lease();
+    let polling = request.polling.map(|backoff| backoff.within(lease));
     let granted_for = grant_lease(lease, context.round_trip());
+    let granted_for = polling.map_or(granted_for, |backoff| {
+        backoff.grant_lease(granted_for, lease)
+    });
     if granted_for < lease && protocol.access != Access::Ownerless {
         // A grant has to be confirmed.
         context.registry.start_worker()?;
@@ -241,7 +254,7 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         letter: protocol.mark,
         permits: permits.count,
     };
-    let ticket = Ticket::new(id, granted_for, with_block, mark, look_at);
+    let ticket = Ticket::new(id, granted_for, with_block, mark, look_at).polled(polling);
     let standing = Standing {
         protocol,
         ticket: if protocol.is_fair {

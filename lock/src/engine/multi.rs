@@ -182,6 +182,7 @@ async fn take_one(
         owner: None,
         terms: request.terms,
         wait,
+        polling: None,
     };
     acquire::acquire(&one).await
 }

@@ -8,6 +8,7 @@ use super::hold::OwnerHolds;
 use crate::options::{Interop, Terms};
 use crate::protocol::permits::Permits;
 use crate::protocol::{Protocol, TakeOver};
+use crate::state::backoff::Backoff;
 use crate::state::names::Name;
 use crate::state::waiters::Access;
 
@@ -24,6 +25,8 @@ pub(crate) struct Request {
     pub(crate) owner: Option<Arc<OwnerHolds>>,
     pub(crate) terms: Terms,
     pub(crate) wait: Wait,
+    /// Its pauses, if it is to wait without messages.
+    pub(crate) polling: Option<Backoff>,
 }
 
 impl Request {

@@ -219,6 +219,7 @@ impl CountingSemaphore {
                 replicas: Replicas::None,
             },
             wait,
+            polling: None,
         };
         let taken = acquire(&request).await?;
         let is_taken = taken.is_some();

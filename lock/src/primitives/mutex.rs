@@ -238,6 +238,7 @@ impl Mutex {
                 replicas: config.replicas,
             },
             wait,
+            polling: None,
         }
     }
 

@@ -273,6 +273,7 @@ impl RwLock {
                 replicas: config.replicas,
             },
             wait,
+            polling: None,
         }
     }
 

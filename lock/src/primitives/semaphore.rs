@@ -289,6 +289,7 @@ impl Semaphore {
                 replicas: config.replicas,
             },
             wait,
+            polling: None,
         }
     }
 

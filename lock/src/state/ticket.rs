@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::Source;
 
+use super::backoff::Backoff;
 use super::deadline::{Deadline, Now, millis};
 use super::id::{Digits, HoldId};
 
@@ -49,6 +50,8 @@ pub(crate) struct Ticket {
     /// The id, with the grant lease behind it where that is not the usual one, a plus for a block of tokens, and its mark.
     text: TicketText,
     grant_lease: Duration,
+    /// The pauses between its looks and how many there were, if it is granted without a message.
+    polling: Option<(Backoff, u32)>,
     /// Its place among all tickets, as the server told it. It comes back with that if it gets lost.
     score: Option<u64>,
     /// How many tickets were ahead at the last look.
@@ -63,6 +66,7 @@ pub(crate) struct Ticket {
     is_put_aside: bool,
     /// Whether it is granted with a block of tokens.
     with_block: bool,
+    mark: Mark,
     /// Whether it may be in line.
     joined: bool,
     sample: Option<Sample>,
@@ -94,8 +98,8 @@ pub(crate) struct TicketText {
     len: u8,
 }
 
-/// An id has 57 bytes at most, a grant lease 5, a mark 1, and permits 10; and each of a bar and a plus.
-const LONGEST_TEXT: usize = 76;
+/// An id has 57 bytes at most, a grant lease 5, a mark 1, and permits 10; and each of a bar, a plus and a zero.
+const LONGEST_TEXT: usize = 77;
 
 /// What tells a ticket from those of other kinds in the same line: nothing, or a letter, and how many permits it is for if
 /// they are counted.
@@ -187,9 +191,11 @@ impl Ticket {
     ) -> Self {
         Self {
             id,
-            text: TicketText::new(&id, grant_lease, with_block, mark),
+            text: TicketText::new(&id, grant_lease, with_block, mark, false),
+            mark,
             with_block,
             grant_lease,
+            polling: None,
             score: None,
             place: 0,
             run: None,
@@ -215,6 +221,16 @@ impl Ticket {
         }
     }
 
+    /// The same, granted without a message if there are pauses between its looks.
+    pub(crate) fn polled(mut self, polling: Option<Backoff>) -> Self {
+        if let Some(backoff) = polling {
+            self.text =
+                TicketText::new(&self.id, self.grant_lease, self.with_block, self.mark, true);
+            self.polling = Some((backoff, 0));
+        }
+        self
+    }
+
     /// The ticket of a hold that is passed on to the next waiter here. It is in line no more.
     pub(crate) fn of_hold(id: HoldId, passed: Passed, now: Instant) -> Self {
         Self {
@@ -235,6 +251,11 @@ impl Ticket {
     /// The lease under which it is granted.
     pub(crate) const fn grant_lease(&self) -> Duration {
         self.grant_lease
+    }
+
+    /// Whether it is granted without a message.
+    pub(crate) const fn is_polled(&self) -> bool {
+        self.polling.is_some()
     }
 
     /// Whether it is granted with a block of tokens.
@@ -303,12 +324,22 @@ impl Ticket {
             // Over one connection the answer of what ran before comes before the confirmation.
             self.look_at = now;
         }
+        self.poll(now, jitter);
     }
 
     /// The lock is taken, and the server would not put the ticket in line: looks again soon.
     pub(crate) fn not_placed(&mut self, held: Duration, now: Instant) {
         self.sample = None;
         self.look_at = now + OUT_OF_LINE.min(held.saturating_add(AFTER_EXPIRY));
+        self.poll(now, 0);
+    }
+
+    /// Looks after the pause of the backoff, if it is polled.
+    fn poll(&mut self, now: Instant, jitter: u64) {
+        if let Some((backoff, looks)) = &mut self.polling {
+            self.look_at = now + backoff.pause(*looks, jitter);
+            *looks += 1;
+        }
     }
 
     /// An answer said that it is the holder, with `token`. Returns the token to go by: where the counter could not be used, as
@@ -441,14 +472,25 @@ impl Ticket {
 }
 
 impl TicketText {
-    fn new(id: &HoldId, grant_lease: Duration, with_block: bool, mark: Mark) -> Self {
+    fn new(
+        id: &HoldId,
+        grant_lease: Duration,
+        with_block: bool,
+        mark: Mark,
+        is_polled: bool,
+    ) -> Self {
         let mut this = Self {
             bytes: [0; LONGEST_TEXT],
             len: 0,
         };
         this.push(id.as_bytes());
-        if grant_lease != GRANT_LEASE {
+        if is_polled {
+            // A leading zero says that it is not told.
+            this.push(b"|0");
+        } else if grant_lease != GRANT_LEASE {
             this.push(b"|");
+        }
+        if is_polled || grant_lease != GRANT_LEASE {
             this.push(Digits::new(millis(grant_lease)).as_bytes());
         }
         if with_block {

@@ -9,7 +9,8 @@
 -- A ticket is the id of the hold that it becomes, `<client>:<number>`, and `|<milliseconds>` behind it for a grant lease other
 -- than one second. Its client is told on a channel of its own, `GF <number> <token> <time in µs> <grant lease> <key>`. A client
 -- that does not listen is gone, and its ticket is skipped, where the count of receivers can be trusted: in mode C a client
--- listens at any node, so a dead ticket costs one grant lease.
+-- listens at any node, so a dead ticket costs one grant lease. Milliseconds with a leading zero are of a client that polls: it
+-- is not told, and finds the hold by itself.
 --
 -- The first ticket of another client behind it is told `N <number> <grant lease>`: so it looks when the grant is over, and a
 -- client that is frozen costs those behind it no more than that, however long the line is.
@@ -64,6 +65,7 @@ local function grant(mode, own)
       time = redis.call('TIME')
       token, refused = next_token(time, 1)
     end
+    local polls = lease and string.byte(lease) == 48
     lease = lease == '' and 1000 or tonumber(lease)
     -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
     if client and lease > 0 and lease <= 60000 then
@@ -76,7 +78,7 @@ local function grant(mode, own)
       if type(heard) == 'number' then
         redis.call('PEXPIRE', KEYS[1], lease)
         -- Not by `string.format`, which ends a name at a zero byte.
-        heard = ticket == own and 1 or publish(mode, client, 'GF ' .. number .. string.format(' %.0f ', token) .. time[1]
+        heard = (polls or ticket == own) and 1 or publish(mode, client, 'GF ' .. number .. string.format(' %.0f ', token) .. time[1]
           .. string.format('%06d ', time[2]) .. lease .. ' ' .. KEYS[1])
         if heard == 0 and mode ~= 'C' or type(heard) ~= 'number' then
           redis.call('HDEL', KEYS[1], hold)

@@ -1,7 +1,7 @@
 -- The step of scripts that find the lock free while tickets wait: makes the first ticket the holder, under a short grant
--- lease, and tells its process alone.
+-- lease, and tells its process alone. The enter step before it says what a hold is.
 --
--- KEYS[1]  the lock: a hash of holder -> count, absent
+-- KEYS[1]  the lock, absent
 -- KEYS[2]  the counter of its fencing tokens
 -- KEYS[3]  the line: a sorted set of tickets by place
 -- mode     'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without
@@ -10,7 +10,7 @@
 -- than one second, and `+` for a block of 64 tokens, of which the one that is told is the first. Its client is told on a channel
 -- of its own, `G <number> <token> <time in µs> <grant lease> <key>`. A client that does not listen is gone, and its ticket is
 -- skipped, where the count of receivers can be trusted: in mode C a client listens at any node, so a dead ticket costs one
--- grant lease.
+-- grant lease. Milliseconds with a leading zero are of a client that polls: it is not told, and finds the hold by itself.
 --
 -- own      the ticket of a caller that takes the lock itself when its turn comes, for its whole lease ARGV[2]; nil for none
 --
@@ -32,6 +32,7 @@ local function grant(mode, own)
       block = plus == '+' and 64 or 1
       token, refused = next_token(time, block)
     end
+    local polls = lease and string.byte(lease) == 48
     lease = lease == '' and 1000 or tonumber(lease)
     -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
     if client and lease > 0 and lease <= 60000 then
@@ -39,20 +40,18 @@ local function grant(mode, own)
       if token then
         -- Before the message: at the source of a migrating slot a lock that has just been released cannot be written.
         lease = ticket == own and tonumber(ARGV[2]) or lease
-        heard = redis.pcall('HSET', KEYS[1], hold, '1')
+        heard = enter(hold, lease)
       end
       if type(heard) == 'number' then
-        redis.call('PEXPIRE', KEYS[1], lease)
-        heard = 1
-        if ticket ~= own then
+        if ticket ~= own and not polls then
           local channel = mode == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
           -- Not by `string.format`, which ends a name at a zero byte.
-          local message = 'G ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
+          local message = word .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
             .. lease .. ' ' .. KEYS[1]
           heard = redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
         end
         if type(heard) ~= 'number' or heard == 0 and mode ~= 'C' then
-          redis.call('HDEL', KEYS[1], hold)
+          leave(hold)
         end
       end
       if type(heard) ~= 'number' then

@@ -21,6 +21,7 @@ pub(crate) const LOOK: &str = script!(
     "mine.lua",
     "../steps/holders.lua",
     "../steps/join.lua",
+    "enter.lua",
     "grant.lua",
     "look.lua"
 );
@@ -29,6 +30,7 @@ pub(crate) const CONFIRM_ALONE: &str = script!("confirm_alone.lua");
 pub(crate) const RELEASE: &str = script!(
     "release.lua",
     "../steps/token.lua",
+    "enter.lua",
     "grant.lua",
     "release_rest.lua"
 );
@@ -38,5 +40,9 @@ pub(crate) const RENEW_ONE: &str = script!("renew_one.lua");
 pub(crate) const RENEW_REPLICATED: &str = script!("renew_replicated.lua");
 pub(crate) const INSPECT: &str = script!("inspect.lua");
 pub(crate) const INSPECT_ALL: &str = script!("../steps/holders.lua", "inspect_all.lua");
-pub(crate) const FORCE_UNLOCK: &str =
-    script!("../steps/token.lua", "grant.lua", "force_unlock.lua");
+pub(crate) const FORCE_UNLOCK: &str = script!(
+    "../steps/token.lua",
+    "enter.lua",
+    "grant.lua",
+    "force_unlock.lua"
+);

@@ -34,7 +34,7 @@ end
 
 -- Lets the ticket in. Returns its token; false if its client is gone; nil if it can be told nothing, or nothing can be written,
 -- and the error if that is the counter's.
-local function let_in(channels, own, ticket, client, number, lease, kind)
+local function let_in(channels, is_told, client, number, lease, kind)
   local id, time = client .. ':' .. number, redis.call('TIME')
   local token, refused
   if kind == 'w' then
@@ -45,7 +45,7 @@ local function let_in(channels, own, ticket, client, number, lease, kind)
   if not token or kind == 'r' and redis.pcall('SET', timeout_key(id, 1), '1', 'PX', lease).err then
     return nil, refused
   end
-  if ticket ~= own then
+  if is_told then
     -- Not by `string.format`, which ends a name at a zero byte.
     local message = 'GR ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
       .. lease .. ' ' .. KEYS[1]
@@ -79,13 +79,15 @@ local function serve(channels, own)
       return own_token, anybody, wait
     end
     redis.call('ZREM', KEYS[3], ticket)
-    lease = lease == '' and '1000' or lease
+    -- A leading zero is of a client that polls: it is not told, and finds out by itself.
+    local polls = lease and string.byte(lease) == 48
+    lease = lease == '' and '1000' or polls and string.sub(lease, 2) or lease
     if ticket == own then
       lease = ARGV[2]
     end
     -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
     if client and tonumber(lease) > 0 and (ticket == own or tonumber(lease) <= 60000) then
-      local token, refused = let_in(channels, own, ticket, client, number, lease, kind)
+      local token, refused = let_in(channels, ticket ~= own and not polls, client, number, lease, kind)
       if token == nil then
         -- The ticket stays, and its process takes the lock at its next look. The line may be a new key now, without an expiry.
         redis.pcall('ZADD', KEYS[3], first[2], ticket)

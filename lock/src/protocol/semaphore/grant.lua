@@ -5,7 +5,8 @@
 -- one second, and `p<permits>`. Its client is told on a channel of its own: `GS <number> 0 <time in µs> <grant lease> <key>`,
 -- or `GC …` for a semaphore without owners.
 -- Modes: 'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without. A client that does not listen is gone, and
--- its ticket is skipped, where the count of receivers can be trusted: in mode C a dead ticket costs a grant lease.
+-- its ticket is skipped, where the count of receivers can be trusted: in mode C a dead ticket costs a grant lease. One that polls
+-- is not told, and finds out by itself.
 --
 -- The first that cannot be served yet keeps what is free, under its own id: so large requests are not starved by small ones,
 -- nor by Redisson, which knows no line. It keeps them for three looks after its latest. A first that keeps nothing may be of
@@ -25,7 +26,7 @@ end
 
 -- Serves one ticket, or lets it keep what is free. Returns true if the next one has its turn.
 local function serve_first(ticket, is_own, lease)
-  local client, number, ms, count, start = identify(ticket)
+  local client, number, ms, count, start, polls = identify(ticket)
   -- Another ticket is not one of ours: it is dropped, and so is one for more than there are: its process is told of that when
   -- it looks.
   if not count or count < 1 or count > capacity or ms < 1 or ms > 60000 then
@@ -52,7 +53,7 @@ local function serve_first(ticket, is_own, lease)
     give(start, kept, free, until_ms - now)
     return false
   end
-  local heard = tell(is_served and word or 'LS', client, number, ms)
+  local heard = polls and 1 or tell(is_served and word or 'LS', client, number, ms)
   -- No right to publish: the ticket stays, and its process finds out when it looks.
   if type(heard) ~= 'number' or pcall('ZREM', KEYS[4], ticket) ~= 1 then
     return false

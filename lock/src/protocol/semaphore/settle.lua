@@ -50,7 +50,8 @@ local expired = taken > 0 and call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now) or 
 taken = taken - expired
 free = settled and capacity - taken or (free or 0) + expired
 
--- What a hold or a ticket says: client, number, grant lease, permits, and the 12 bytes that its permits begin with.
+-- What a hold or a ticket says: client, number, grant lease, permits, the 12 bytes that its permits begin with, and whether it
+-- polls, as a leading zero of the grant lease says.
 local function identify(text)
   local client, a, b, number, lease, permits =
     string.match(text, '^((%x%x%x%x%x%x%x%x)%-%x+%-%x+%-%x+%-%x+(%x%x%x%x%x%x)):(%d+)|?(%d*)%+?p?(%d*)$')
@@ -58,7 +59,7 @@ local function identify(text)
     return nil
   end
   local start = struct.pack('>I4I3I5', tonumber(a, 16), tonumber(b, 16), tonumber(number))
-  return client, number, lease == '' and 1000 or tonumber(lease), tonumber(permits), start
+  return client, number, lease == '' and 1000 or tonumber(lease), tonumber(permits), start, string.byte(lease) == 48
 end
 
 local function permit(start, index)

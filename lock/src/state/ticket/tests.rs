@@ -258,25 +258,45 @@ fn a_hold_that_is_passed_on_begins_at_once_while_its_lease_lasts() {
 fn the_text_names_a_grant_lease_that_is_not_the_usual_one() {
     let id = HoldId::new(&ClientId::random(), u64::MAX);
     let text = |lease| {
-        let text = TicketText::new(&id, lease, false, Mark::default());
+        let text = TicketText::new(&id, lease, false, Mark::default(), false);
         text.as_bytes().to_vec()
     };
     assert_eq!(text(G), id.as_bytes());
-    let with_block = TicketText::new(&id, ms(20_000), true, Mark::default());
+    let with_block = TicketText::new(&id, ms(20_000), true, Mark::default(), false);
     assert_eq!(with_block.as_bytes(), [id.as_bytes(), b"|20000+"].concat());
     for (lease, suffix) in [(ms(10), "|10"), (ms(20_000), "|20000")] {
         let expected = [id.as_bytes(), suffix.as_bytes()].concat();
         assert_eq!(text(lease), expected);
     }
-    let mark = |letter, permits| TicketText::new(&id, G, false, Mark { letter, permits });
+    let mark = |letter, permits| TicketText::new(&id, G, false, Mark { letter, permits }, false);
     assert_eq!(mark("w", 0).as_bytes(), [id.as_bytes(), b"w"].concat());
     assert_eq!(mark("p", 12).as_bytes(), [id.as_bytes(), b"p12"].concat());
     let longest = Mark {
         letter: "p",
         permits: u32::MAX,
     };
-    let longest = TicketText::new(&id, ms(20_000), true, longest);
-    assert!(longest.as_bytes().ends_with(b"|20000+p4294967295"));
+    let longest = TicketText::new(&id, ms(20_000), true, longest, true);
+    assert!(longest.as_bytes().ends_with(b"|020000+p4294967295"));
+}
+
+#[test]
+fn a_ticket_that_is_polled_says_so_and_looks_by_its_backoff() {
+    let id = HoldId::new(&ClientId::random(), 7);
+    let (now, backoff) = (Now::read(), Backoff::new(ms(10), ms(40)));
+    let new = || Ticket::new(id, G, false, Mark::default(), now.monotonic);
+    assert!(!new().polled(None).is_polled());
+    let mut ticket = new().polled(Some(backoff));
+    assert!(ticket.is_polled());
+    let expected = [id.as_bytes(), b"|01000"].concat();
+    assert_eq!(ticket.text().as_bytes(), expected);
+    // Whatever its place and the lease of the holder are.
+    for (looks, pause) in [(0, 10), (1, 20), (2, 40), (3, 40)] {
+        ticket.asks(None);
+        ticket.placed(placed(looks, T), now, None, now.monotonic, 0);
+        assert_eq!(ticket.look_at(), now.monotonic + ms(pause));
+    }
+    ticket.not_placed(ms(9_000), now.monotonic);
+    assert_eq!(ticket.look_at(), now.monotonic + ms(40));
 }
 
 #[test]
