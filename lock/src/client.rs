@@ -22,6 +22,7 @@ use crate::primitives::fair_mutex::FairMutex;
 use crate::primitives::latch::Latch;
 use crate::primitives::multi::Multi;
 use crate::primitives::mutex::Mutex;
+use crate::primitives::plain_mutex::PlainMutex;
 use crate::primitives::rw_lock::RwLock;
 use crate::primitives::semaphore::Semaphore;
 use crate::state::deadline::is_good_lease;
@@ -147,6 +148,13 @@ impl Locks {
     #[must_use]
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(&self.context, name.as_ref(), None)
+    }
+
+    /// A handle to the lock called `name` that is a plain string on the server, as other libraries have it. Does no I/O; a name
+    /// that cannot be used is refused when it is locked.
+    #[must_use]
+    pub fn plain_mutex(&self, name: impl AsRef<str>) -> PlainMutex {
+        PlainMutex::new(&self.context, name.as_ref())
     }
 
     /// A new owner, whose locks nest.

@@ -15,6 +15,7 @@ pub(crate) mod latch;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod permits;
+pub(crate) mod plain;
 pub(crate) mod read_write;
 pub(crate) mod semaphore;
 
@@ -101,6 +102,7 @@ impl Protocol {
             &mutex::MUTEX,
             &fair::FAIR,
             &read_write::READ,
+            &plain::PLAIN,
             &semaphore::SEMAPHORE,
             &counting::COUNTING,
         ];

@@ -34,6 +34,7 @@ mod owner_hand_over;
 mod owner_nesting;
 mod pains_single;
 mod partition;
+mod plain_mutex;
 mod polling;
 mod replicated_mode;
 mod restart_guard;

@@ -197,15 +197,21 @@ async fn every_primitive_is_polled_for() {
         let next_plain = tokio::spawn(next_plain.into_future());
         let both = theirs.semaphore("permits", 2).acquire_many(2);
         let both = tokio::spawn(both.polling(poll()).into_future());
-        for name in ["fair", "plain", "permits"] {
+        let writer = ours.rw_lock("rw").write().await.unwrap();
+        let reader = tokio::spawn(theirs.rw_lock("rw").read().polling(poll()).into_future());
+        for name in ["fair", "plain", "permits", "rw"] {
             until("a ticket", async || tickets(&mut raw, name).await == 1).await;
         }
-        drop((fair, plain, permit));
+        drop((fair, plain, permit, writer));
         let fair = its_turn(next_fair).await;
         let plain = its_turn(next_plain).await;
         let both = within("its turn", both).await.unwrap().unwrap();
-        assert!(fair.is_held() && plain.is_held() && both.is_held());
-        drop((fair, plain, both));
+        let reader = within("its turn", reader).await.unwrap().unwrap();
+        assert!(fair.is_held() && plain.is_held() && both.is_held() && reader.is_held());
+        let writer = tokio::spawn(ours.rw_lock("rw").write().polling(poll()).into_future());
+        until("a ticket", async || tickets(&mut raw, "rw").await == 1).await;
+        drop((fair, plain, both, reader));
+        assert!(within("its turn", writer).await.unwrap().unwrap().is_held());
     }
     assert_eq!(calls(&mut raw, "subscribe").await, 0);
 }
