@@ -9,7 +9,7 @@ use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
 use crate::engine::request::{Request, Wait};
 use crate::error::Error;
-use crate::protocol::fair::{FAIR, force_unlock};
+use crate::protocol::fair::{FAIR, force_unlock, inspect, read_inspect};
 use crate::request::{Acquire, TryAcquire};
 use crate::state::id::number_of_hold;
 use crate::state::inspection::{Holder, Inspection};
@@ -17,6 +17,8 @@ use crate::state::inspection::{Holder, Inspection};
 static KIND: Kind = Kind {
     protocol: &FAIR,
     force_unlock,
+    inspect,
+    read_inspect,
 };
 
 /// A handle to a named fair lock, which all who wait get in the order of their calls. Creating it does no I/O; cloning is
@@ -140,7 +142,9 @@ impl FairMutex {
         self.mutex.remaining().await
     }
 
-    /// The holder and its token, and those who wait in line with their places.
+    /// The holder and its token, and those who wait in their order, each with a place of its own. With
+    /// [`Interop::Redisson`](crate::Interop::Redisson) also Redisson's, which are told to wait since the one before them does:
+    /// it does not keep the time.
     ///
     /// # Errors
     ///

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Evaluated, ScriptCall};
 use leasehold_resp as resp;
+use leasehold_resp::Value;
 
 use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
 use crate::engine::release;
 use crate::engine::request::{Request, Wait};
 use crate::error::{Error, ErrorKind, LostReason};
-use crate::options::Terms;
+use crate::options::{Interop, Terms};
 use crate::protocol::call::Call;
 use crate::protocol::mutex::{
     Inspected, MUTEX, force_unlock, force_unlock_single_key, inspect, inspect_all, read_inspect,
@@ -47,11 +48,17 @@ pub(super) struct Kind {
     pub(super) protocol: &'static Protocol,
     /// Removes it from its holder, and hands it on.
     pub(super) force_unlock: for<'a> fn(&End<'a>) -> Call<'a>,
+    /// Asks who holds it, and who waits for it.
+    pub(super) inspect: for<'a> fn(&'a Name, Interop) -> Call<'a>,
+    /// Reads the reply to that; `None` if the script gives no such reply.
+    pub(super) read_inspect: fn(&Value) -> Option<Inspection>,
 }
 
 static KIND: Kind = Kind {
     protocol: &MUTEX,
     force_unlock,
+    inspect: inspect_all,
+    read_inspect: read_inspect_all,
 };
 
 impl Mutex {
@@ -158,14 +165,16 @@ impl Mutex {
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
         self.check()?;
-        let (all, holder) = (inspect_all(&self.name), inspect(&self.name));
+        let interop = self.context.config.interop;
+        let all = (self.kind.inspect)(&self.name, interop);
+        let holder = inspect(&self.name);
         let (all, holder) = (all.slices(), holder.slices());
         let holder = holder.call();
         // While the slot of the lock is migrating, or without rights to the line, nobody can tell who is in it.
         let call = all.call().with_fallback(&holder);
         let evaluated = self.eval(&call, Error::from_read).await?;
         let reply = &evaluated.value;
-        read_inspect_all(reply)
+        (self.kind.read_inspect)(reply)
             .or_else(|| {
                 let holders = read_inspect(reply)?.map(Holder::from);
                 Some(Inspection {

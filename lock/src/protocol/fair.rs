@@ -5,14 +5,18 @@
 mod sources;
 
 use std::sync::LazyLock;
+use std::time::SystemTime;
 
 use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
+use super::inspect::{read_waiter, text};
 use super::mutex::{self, USUAL_TTL, mode, ms};
 use super::{Answer, Attempt, End, Protocol};
+use crate::options::Interop;
 use crate::state::deadline::millis;
+use crate::state::inspection::{Inspection, Waiter};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::ticket::Placed;
 use crate::state::waiters::Access;
@@ -64,8 +68,14 @@ const QUEUE: usize = 2;
 /// Index of the times when it removes its holders from there.
 const TIMES: usize = 3;
 
+/// What the markers of runs in Redisson's queue begin with.
+const MARKER: &str = "leasehold:";
+/// How many of those who wait are told.
+const SHOWN: usize = 100;
+
 static ASK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ASK));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
+static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT));
 static FORCE_UNLOCK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::FORCE_UNLOCK));
 
 fn ask<'a>(attempt: &Attempt<'a>) -> Call<'a> {
@@ -113,6 +123,65 @@ pub(crate) fn force_unlock<'a>(end: &End<'a>) -> Call<'a> {
     call
 }
 
+/// Asks who holds the lock, and who waits for it, Redisson's clients too.
+pub(crate) fn inspect(name: &Name, interop: Interop) -> Call<'_> {
+    if interop == Interop::Off {
+        return mutex::inspect_all(name, interop);
+    }
+    let mut call = Call::new(&INSPECT);
+    call.key(name.key())
+        .key(name.derived(COUNTER))
+        .key(name.derived(LINE))
+        .key(name.derived(QUEUE));
+    call
+}
+
+/// Reads the reply of [`inspect`]; `None` if the script gives no such reply.
+pub(crate) fn read_inspect(reply: &Value) -> Option<Inspection> {
+    let [holder @ .., queue] = reply.as_array()? else {
+        return None;
+    };
+    let [_, _, _, tickets, _] = holder else {
+        return mutex::read_inspect_all(reply);
+    };
+    let queue: Option<Vec<_>> = queue.as_array()?.iter().map(text).collect();
+    let tickets = tickets.as_array()?;
+    Some(Inspection {
+        waiters: in_order(queue?, tickets)?,
+        ..mutex::read_inspection(holder)?
+    })
+}
+
+/// Redisson's waiters in their order, and each run of tickets where its marker stands. A run without one comes first.
+fn in_order(queue: Vec<String>, tickets: &[Value]) -> Option<Vec<Waiter>> {
+    let mut runs: Vec<(String, Vec<Waiter>)> = vec![(String::new(), Vec::new())];
+    for pair in tickets.chunks_exact(2) {
+        match text(&pair[0])?.strip_prefix('#') {
+            Some(run) => runs.push((format!("{MARKER}{run}"), Vec::new())),
+            None => runs.last_mut()?.1.extend(read_waiter(pair)?),
+        }
+    }
+    let mut waiters = Vec::new();
+    for (marker, run) in &mut runs {
+        if !queue.contains(marker) {
+            waiters.append(run);
+        }
+    }
+    for id in queue {
+        match runs.iter_mut().find(|(marker, _)| *marker == id) {
+            Some((_, run)) => waiters.append(run),
+            None if id.starts_with(MARKER) => {}
+            None => waiters.push(Waiter {
+                since: waiters.last().map_or(SystemTime::UNIX_EPOCH, Waiter::since),
+                permits: 0,
+                id,
+            }),
+        }
+    }
+    waiters.truncate(SHOWN);
+    Some(waiters)
+}
+
 fn add_keys<'a>(call: &mut Call<'a>, name: &'a Name, beside_redisson: bool) {
     call.key(name.key())
         .key(name.derived(COUNTER))
@@ -146,5 +215,5 @@ fn read_answer(reply: &Value) -> Option<Answer> {
 
 /// The channel on which Redisson's clients are told that the first ticket of this run is next.
 pub(crate) fn run_channel(name: &Name, run: u8) -> String {
-    format!("{}:leasehold:{run}", name.channel())
+    format!("{}:{MARKER}{run}", name.channel())
 }

@@ -10,17 +10,21 @@ use crate::state::token::FencingToken;
 /// The texts and scores of tickets, in turn. What is no ticket, such as the fences of a fair lock's line, is left out.
 pub(crate) fn read_waiters(tickets: &Value) -> Option<Vec<Waiter>> {
     let pairs = tickets.as_array()?.chunks_exact(2);
-    let waiters = pairs.map(|pair| {
-        let micros: f64 = text(&pair[1])?.parse().ok()?;
-        let text = text(&pair[0])?;
-        Some(read_ticket(&text).map(|(id, permits)| Waiter {
-            id,
-            since: SystemTime::UNIX_EPOCH + Duration::from_micros(micros.max(0.0) as u64),
-            permits,
-        }))
-    });
-    let waiters: Option<Vec<_>> = waiters.collect();
+    let waiters: Option<Vec<_>> = pairs.map(read_waiter).collect();
     Some(waiters?.into_iter().flatten().collect())
+}
+
+/// The text and the score of one; `Some(None)` if it is no ticket.
+pub(crate) fn read_waiter(pair: &[Value]) -> Option<Option<Waiter>> {
+    let [ticket, score] = pair else {
+        return None;
+    };
+    let micros: f64 = text(score)?.parse().ok()?;
+    Some(read_ticket(&text(ticket)?).map(|(id, permits)| Waiter {
+        id,
+        since: SystemTime::UNIX_EPOCH + Duration::from_micros(micros.max(0.0) as u64),
+        permits,
+    }))
 }
 
 /// A counter of fencing tokens; `None` if it is not there or is no number.

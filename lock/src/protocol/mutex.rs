@@ -11,6 +11,7 @@ use leasehold_resp::Value;
 use super::call::Call;
 use super::inspect::{read_counter, read_remaining, read_waiters, text};
 use super::{Announced, Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
+use crate::options::Interop;
 use crate::state::deadline::millis;
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
@@ -320,7 +321,7 @@ pub(crate) fn read_inspect(reply: &Value) -> Option<Option<Inspected>> {
 }
 
 /// Asks who holds the lock, and who waits for it.
-pub(crate) fn inspect_all(name: &Name) -> Call<'_> {
+pub(crate) fn inspect_all(name: &Name, _: Interop) -> Call<'_> {
     let mut call = Call::new(&INSPECT_ALL);
     call.key(name.key())
         .key(name.derived(COUNTER))
@@ -330,7 +331,11 @@ pub(crate) fn inspect_all(name: &Name) -> Call<'_> {
 
 /// Reads the reply of [`inspect_all`]; `None` if the script gives no such reply.
 pub(crate) fn read_inspect_all(reply: &Value) -> Option<Inspection> {
-    let [remaining, holders, counter, tickets, waiting] = reply.as_array()? else {
+    read_inspection(reply.as_array()?)
+}
+
+pub(super) fn read_inspection(parts: &[Value]) -> Option<Inspection> {
+    let [remaining, holders, counter, tickets, waiting] = parts else {
         return None;
     };
     let (remaining, token) = (read_remaining(remaining)?, read_counter(counter));

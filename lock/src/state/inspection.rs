@@ -37,7 +37,7 @@ impl Inspection {
     }
 
     /// The first hundred of those that wait in line, in their order. A process has one place there, however many of its tasks
-    /// wait; Redisson's waiters have none, but for those of fair locks.
+    /// wait, but for fair locks; Redisson's waiters have none, but for those of fair locks.
     #[must_use]
     pub fn waiters(&self) -> &[Waiter] {
         &self.waiters

@@ -62,6 +62,10 @@ async fn waiters_of_all_processes_have_their_turns_in_the_order_of_their_calls()
         waiters.push(in_line(&mut raw, &clients[i]).await);
     }
     assert_eq!(tickets(&mut raw, "a").await, 10, "one for each");
+    let seen = holder.fair_mutex("a").inspect().await.unwrap();
+    assert_eq!(seen.holders()[0].token(), Some(held.token()));
+    assert_eq!((seen.waiters().len(), seen.waiting()), (10, 10));
+    assert_eq!(seen.waiters()[4].client(), clients[2].client_id());
     assert_everything_expires(&mut raw).await;
     held.release().await.unwrap();
     served_in_order(waiters).await;

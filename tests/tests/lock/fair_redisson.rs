@@ -9,7 +9,7 @@ use leasehold::{Error, Guard, Interop, Locks, Release};
 use leasehold_testkit::{Raw, RawValue, Server};
 use tokio::task::JoinHandle;
 
-use crate::support::{exists, fields, its_turn, locks, ms, pttl, tickets, until, within};
+use crate::support::{calls, exists, fields, its_turn, locks, ms, pttl, tickets, until, within};
 
 const QUEUE: &str = "redisson_lock_queue:{a}";
 const TIMES: &str = "redisson_lock_timeout:{a}";
@@ -242,6 +242,50 @@ async fn waiters_of_both_have_their_turns_in_the_order_of_their_calls() {
     java[2].turn().await;
     java[2].unlock().await;
     its_turn(fourth).await.release().await.unwrap();
+    nothing_is_left(&mut raw).await;
+}
+
+#[tokio::test]
+async fn all_who_wait_are_told_in_the_order_of_both() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (
+        beside_redisson(&server).await,
+        beside_redisson(&server).await,
+    );
+    let mut java = Vec::new();
+    for thread in 1..=2 {
+        java.push(Java::new(&server, thread).await);
+    }
+    let held = ours.fair_mutex("a").lock().await.unwrap();
+    java[0].stand().await;
+    let first = in_line(&mut raw, &ours).await;
+    let second = in_line(&mut raw, &theirs).await;
+    java[1].stand().await;
+    let third = in_line(&mut raw, &theirs).await;
+    raw.cmd(&["CONFIG", "RESETSTAT"]).await;
+    let seen = theirs.fair_mutex("a").inspect().await.unwrap();
+    for write in ["hset", "zadd", "pexpire", "lrem", "zrem", "rpush", "lpush"] {
+        assert_eq!(calls(&mut raw, write).await, 0, "{write}");
+    }
+    assert_eq!(seen.holders()[0].client(), ours.client_id());
+    assert_eq!(seen.holders()[0].token(), Some(held.token()));
+    let ids: Vec<_> = seen.waiters().iter().map(|one| one.id()).collect();
+    assert_eq!((ids[0], ids[3]), (&*java[0].id, &*java[1].id));
+    let clients = [1, 2, 4].map(|place| seen.waiters()[place].client());
+    let expected = [ours.client_id(), theirs.client_id(), theirs.client_id()];
+    assert_eq!(clients, expected);
+    assert_eq!((ids.len(), seen.waiting()), (5, 5));
+    let mut since = seen.waiters().windows(2);
+    assert!(since.all(|two| two[0].since() <= two[1].since()));
+    for waiter in [first, second, third] {
+        waiter.abort();
+    }
+    drop(held);
+    for mut thread in java {
+        thread.turn().await;
+        thread.unlock().await;
+    }
     nothing_is_left(&mut raw).await;
 }
 

@@ -28,3 +28,4 @@ pub(crate) const FORCE_UNLOCK: &str = script!(
     "grant.lua",
     "../mutex/force_unlock.lua"
 );
+pub(crate) const INSPECT: &str = script!("../steps/holders.lua", "inspect.lua");
