@@ -44,6 +44,7 @@ mod subscriptions;
 mod target;
 #[doc(hidden)]
 pub mod topology;
+mod trust;
 mod unanswered;
 mod views;
 

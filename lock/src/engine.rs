@@ -19,6 +19,7 @@ mod parked;
 pub(crate) mod party;
 mod queue;
 mod readers;
+pub(crate) mod redlock;
 pub(crate) mod registry;
 pub(crate) mod release;
 pub(crate) mod renewal;

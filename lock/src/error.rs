@@ -139,6 +139,14 @@ impl Error {
         Some(this)
     }
 
+    /// The same, as the reason for `what`.
+    #[must_use]
+    pub(crate) fn reason_for(mut self, what: &str) -> Self {
+        let reason = format!("{what}: {} ({})", self.0.detail, self.0.node);
+        self.0.detail = reason;
+        self
+    }
+
     /// Another error that says the same.
     pub(crate) fn copied(&self) -> Self {
         Self(Box::new(Inner {

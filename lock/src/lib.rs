@@ -50,6 +50,9 @@ pub use primitives::multi::{Multi, MultiAcquire, MultiGuard, TryMultiAcquire};
 pub use primitives::mutex::Mutex;
 pub use primitives::permit::Permit;
 pub use primitives::plain_mutex::PlainMutex;
+pub use primitives::redlock::{
+    Redlock, RedlockAcquire, RedlockBuilder, RedlockGuard, RedlockMutex, TryRedlockAcquire,
+};
 pub use primitives::rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::Semaphore;
 pub use request::{Acquire, TryAcquire};

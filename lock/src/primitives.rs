@@ -8,5 +8,6 @@ pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod permit;
 pub(crate) mod plain_mutex;
+pub(crate) mod redlock;
 pub(crate) mod rw_lock;
 pub(crate) mod semaphore;

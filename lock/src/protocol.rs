@@ -17,6 +17,7 @@ pub(crate) mod mutex;
 pub(crate) mod permits;
 pub(crate) mod plain;
 pub(crate) mod read_write;
+pub(crate) mod redlock;
 pub(crate) mod semaphore;
 
 use std::sync::LazyLock;

@@ -12,6 +12,7 @@ pub(crate) mod inspection;
 pub(crate) mod jitter;
 pub(crate) mod latch;
 pub(crate) mod names;
+pub(crate) mod quorum;
 pub(crate) mod readers;
 pub(crate) mod redisson_turns;
 pub(crate) mod schedule;

@@ -14,6 +14,9 @@ pub enum LostReason {
     /// without it. Found by asking at once when a connection comes back or the key has another master.
     #[error("the server was restarted or replaced, and the hold is not known there")]
     NodeGone,
+    /// Fewer than a majority of the nodes of a [`Redlock`](crate::Redlock) still know the hold.
+    #[error("no majority of the nodes knows the hold any more")]
+    NoMajority,
     /// The longest hold that was asked for is over.
     #[error("the longest hold is over")]
     MaxHold,

@@ -36,6 +36,8 @@ mod pains_single;
 mod partition;
 mod plain_mutex;
 mod polling;
+mod redlock;
+mod redlock_faults;
 mod replicated_mode;
 mod restart_guard;
 mod rw_conversions;

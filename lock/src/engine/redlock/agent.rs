@@ -1,0 +1,271 @@
+//! The agent of one hold at one node: asks for it, renews it, and releases it until the node has answered.
+//!
+//! It lives longer than the attempt and the guard: a grant that comes late is released by the one who asked for it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::Unanswered;
+
+use super::super::release::is_retryable;
+use super::attempt::patience;
+use super::hold::{NodeEnd, QuorumHold};
+use super::node::Node;
+use crate::error::{Error, ErrorKind};
+use crate::protocol::call::Call;
+use crate::protocol::permits::Permits;
+use crate::protocol::redlock::{NODE, fence, read_fence};
+use crate::protocol::{Announced, End, Ended, Renewal, Renewed};
+use crate::state::deadline::Now;
+
+/// A renewal takes this part of the lease at most, so that several fit between the first and the end.
+const RENEWAL_PART: u32 = 6;
+/// A renewal that failed is repeated after this part of the lease.
+const RETRY_PART: u32 = 20;
+/// The shortest bound on a renewal, and pause behind one.
+const SHORTEST: Duration = Duration::from_millis(10);
+/// Pauses between attempts at a release grow from this up to the next.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// How long a release goes on beyond the lease: the last request that could set it may run a little later.
+const BEYOND_LEASE: Duration = Duration::from_secs(1);
+
+/// The agent.
+struct Agent {
+    hold: Arc<QuorumHold>,
+    /// The index of its node.
+    index: usize,
+    node: Arc<Node>,
+    /// Connections over which an acquire may still arrive.
+    unanswered: Unanswered,
+    /// Whether the node may have the hold.
+    may_have: bool,
+    /// When the latest lease there began, at the latest.
+    since: Instant,
+}
+
+/// Does all that is to be done for `hold` at the node with this index.
+pub(super) async fn run(hold: Arc<QuorumHold>, index: usize) {
+    let node = Arc::clone(&hold.core.nodes[index]);
+    let mut agent = Agent {
+        hold: Arc::clone(&hold),
+        index,
+        node,
+        unanswered: Unanswered::default(),
+        may_have: false,
+        since: Instant::now(),
+    };
+    let end = hold.end();
+    // Whatever is under way then is given up: its connection is noted, and the release runs behind it or kills it.
+    let held = end.run_until_cancelled(agent.hold_on()).await;
+    if held.is_none() || !end.is_cancelled() {
+        end.cancelled().await;
+    }
+    agent.release().await;
+}
+
+impl Agent {
+    /// Asks, and renews for as long as there is anything to renew.
+    async fn hold_on(&mut self) {
+        self.acquire().await;
+        if self.may_have && self.hold.is_fenced {
+            self.fence().await;
+        }
+        loop {
+            let Some(lease) = self
+                .hold
+                .state(|state| state.quorum.next_lease(Now::read()))
+            else {
+                return;
+            };
+            let due = self.since + self.hold.terms.lease / 3;
+            tokio::time::sleep_until(due.into()).await;
+            let lease = self
+                .hold
+                .state(|state| state.quorum.next_lease(Now::read()))
+                .map(|latest| latest.min(lease));
+            let Some(lease) = lease else { return };
+            match self.renew(lease).await {
+                Some(Renewed::Held | Renewed::Contended) => {}
+                Some(Renewed::Gone) => self.take_again().await,
+                Some(Renewed::Unclear) | None => {
+                    let pause = (self.hold.terms.lease / RETRY_PART).max(SHORTEST);
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    /// The first request, whose answer counts.
+    async fn acquire(&mut self) {
+        let deadline = Instant::now() + patience(&self.hold.terms);
+        let acquired = self
+            .node
+            .acquire(&self.hold, deadline, &mut self.unanswered);
+        let acquired = acquired.await;
+        let index = self.index;
+        match acquired {
+            Ok(grant) => {
+                self.may_have = true;
+                self.since = grant.sent.monotonic;
+                self.hold.answered(|state| {
+                    let quorum = &mut state.quorum;
+                    quorum.granted(index, grant.sent, grant.lease, grant.counter);
+                });
+            }
+            Err(refusal) => self.hold.answered(|state| {
+                state.quorum.refused(index);
+                state.refusals.push(refusal);
+            }),
+        }
+    }
+
+    /// Writes the token once it is known.
+    async fn fence(&mut self) {
+        let mut token = self.hold.fence().subscribe();
+        let Ok(token) = token
+            .wait_for(Option::is_some)
+            .await
+            .map(|token| token.unwrap_or(0))
+        else {
+            return;
+        };
+        let Some(client) = self.node.client() else {
+            return;
+        };
+        let hold = &self.hold;
+        let counter_ttl = hold.core.config.interop.counter_ttl(hold.terms.lease);
+        let call = fence(&hold.name, &hold.id, token, counter_ttl);
+        let deadline = Instant::now() + hold.left();
+        let reply = client.eval(&call.slices().call(), deadline).await;
+        let index = self.index;
+        match reply.map(|evaluated| read_fence(&evaluated.value)) {
+            Ok(Some(true)) => hold.answered(|state| state.quorum.fenced(index)),
+            Ok(Some(false)) => hold.answered(|state| state.quorum.forgot(index)),
+            Ok(None) | Err(_) => {}
+        }
+    }
+
+    /// One renewal. Returns the node's answer, if there is one.
+    async fn renew(&mut self, lease: Duration) -> Option<Renewed> {
+        let bound = (self.hold.terms.lease / RENEWAL_PART).max(SHORTEST);
+        let deadline = Instant::now() + bound;
+        let client = self.node.connected(deadline).await.ok()?;
+        let hold = &self.hold;
+        let mut call = Call::new(NODE.renew_one);
+        let renewal = Renewal {
+            name: &hold.name,
+            id: &hold.id,
+            permits: Permits::NONE,
+            lease,
+        };
+        (NODE.add_renewal)(&renewal, &mut call);
+        let reply = client.eval(&call.slices().call(), deadline).await.ok()?;
+        let answer = (NODE.read_renewals)(&reply.value)?.pop()?;
+        let (index, now) = (self.index, Now::read());
+        let sent = Now {
+            monotonic: reply.sent,
+            wall: reply.sent_wall,
+        };
+        match answer {
+            Renewed::Held | Renewed::Contended => {
+                self.since = sent.monotonic;
+                hold.answered(|state| state.quorum.renewed(index, sent, lease, now));
+            }
+            Renewed::Gone => {
+                self.since = sent.monotonic;
+                hold.answered(|state| state.quorum.forgot(index));
+            }
+            Renewed::Unclear => {}
+        }
+        Some(answer)
+    }
+
+    /// The node does not have it: it is asked to take it again. That counts from the next renewal on.
+    async fn take_again(&mut self) {
+        let deadline = Instant::now() + patience(&self.hold.terms);
+        let taken = self
+            .node
+            .acquire(&self.hold, deadline, &mut self.unanswered);
+        self.may_have |= taken.await.is_ok();
+    }
+
+    /// Releases it until the node has answered, or it is over in any case.
+    async fn release(&mut self) {
+        if !self.may_have && self.unanswered.is_empty() {
+            return self.hold.answered(|state| state.ended(NodeEnd::Gone));
+        }
+        let until = Instant::now() + self.hold.terms.lease + BEYOND_LEASE;
+        let mut pause = FIRST_PAUSE;
+        let mut is_told = false;
+        while Instant::now() < until {
+            let end = self.try_release(until).await;
+            let (is_done, is_final) = match &end {
+                Ok(_) => (self.unanswered.is_empty(), true),
+                Err(Stuck { is_final, .. }) => (*is_final, *is_final),
+            };
+            if is_final && !is_told {
+                is_told = true;
+                self.hold.answered(|state| {
+                    state.ended(end.unwrap_or_else(|stuck| NodeEnd::Failed(stuck.error)));
+                });
+            }
+            if is_done {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+        if !is_told {
+            let error = Error::new(
+                ErrorKind::Unavailable,
+                "the node did not answer the release",
+            );
+            self.hold
+                .answered(|state| state.ended(NodeEnd::Failed(error)));
+        }
+    }
+
+    async fn try_release(&mut self, until: Instant) -> Result<NodeEnd, Stuck> {
+        let stuck = |error, is_final| Stuck { error, is_final };
+        let timeout = self.hold.core.config.command_timeout;
+        let deadline = until.min(Instant::now() + timeout);
+        let client = self.node.connected(deadline).await;
+        let client = client.map_err(|error| stuck(error, false))?;
+        let hold = &self.hold;
+        let end = End {
+            name: &hold.name,
+            id: &hold.id,
+            permits: Permits::NONE,
+            ticket: None,
+            counter_ttl: hold.core.config.interop.counter_ttl(hold.terms.lease),
+            channels: client.channels(),
+            // Who waits at this node listens there.
+            redisson: Some(Announced::IfFree),
+        };
+        let (call, alone) = ((NODE.release)(&end), (NODE.release_single_key)(&end));
+        let (call, alone) = (call.slices(), alone.slices());
+        let alone = alone.call();
+        let call = call.call().with_fallback(&alone);
+        match client.end(&call, &mut self.unanswered, deadline).await {
+            Ok(evaluated) => match (NODE.read_release)(&evaluated.value) {
+                Some(Ended::Released) => Ok(NodeEnd::Released),
+                // An earlier attempt of this release may have been the one.
+                Some(Ended::AlreadyGone) if evaluated.repeated => Ok(NodeEnd::Released),
+                Some(Ended::AlreadyGone) => Ok(NodeEnd::Gone),
+                None => Err(stuck(Error::unexpected(&evaluated.value), true)),
+            },
+            Err(error) => {
+                let is_final = !is_retryable(&error);
+                Err(stuck(Error::from_client(error), is_final))
+            }
+        }
+    }
+}
+
+/// A release that failed.
+struct Stuck {
+    error: Error,
+    /// Whether it makes no sense to try again.
+    is_final: bool,
+}

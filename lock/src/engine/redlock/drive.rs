@@ -1,0 +1,183 @@
+//! From the request to the guard: turns of this process, attempts, and the pauses between them.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::{Subscription, SubscriptionEvent};
+use tokio::sync::{Notify, oneshot};
+
+use super::super::request::Wait;
+use super::attempt::{Attempted, attempt, is_passing};
+use super::core::Core;
+use super::hold::QuorumGuard;
+use super::turns::Turn;
+use crate::error::Error;
+use crate::options::Terms;
+use crate::state::names::Name;
+
+/// Pauses between attempts are 1 to 8 round trips, and double up to eight times that.
+const PAUSE_ROUND_TRIPS: u64 = 8;
+const LONGEST_FACTOR: u32 = 8;
+
+/// A lock at several nodes that was asked for, and the conditions.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) core: Arc<Core>,
+    pub(crate) name: Arc<Name>,
+    pub(crate) terms: Terms,
+    /// Whether it is to have a fencing token.
+    pub(crate) is_fenced: bool,
+    pub(crate) wait: Wait,
+}
+
+/// The channels on which the nodes tell of releases.
+struct Ears {
+    heard: Arc<Notify>,
+    subscriptions: Vec<Option<Subscription>>,
+}
+
+type Outcome = Result<Option<QuorumGuard>, Error>;
+
+/// Takes the lock, or returns `None` when the time to wait is over.
+pub(crate) async fn acquire(request: Request) -> Outcome {
+    let (core, name) = (Arc::clone(&request.core), Arc::clone(&request.name));
+    let about = |error: Error| error.about(name.key(), &Arc::from(""));
+    core.check_name(&name).map_err(about)?;
+    if let Some(what) = request.terms.bad_duration() {
+        return Err(Error::bad_lease(what));
+    }
+    let until = match request.wait {
+        Wait::For(time) => Instant::now().checked_add(time),
+        Wait::None | Wait::Endless => None,
+    };
+    let turn = match request.wait {
+        Wait::None => core.turns.try_take(&name),
+        Wait::For(_) | Wait::Endless => core.turns.take(&name, until).await,
+    };
+    let Some(turn) = turn else {
+        return Ok(None);
+    };
+    let (send, receive) = oneshot::channel();
+    core.spawn(drive(request, turn, until, send));
+    // Dropped, the other end gives up what it has.
+    receive
+        .await
+        .unwrap_or_else(|_| Err(Error::closed()))
+        .map_err(about)
+}
+
+/// Contends until there is an outcome or nobody waits for it, and looks after the hold.
+async fn drive(
+    request: Request,
+    turn: Turn,
+    until: Option<Instant>,
+    mut outcome: oneshot::Sender<Outcome>,
+) {
+    let contended = unless(outcome.closed(), contend(&request, turn, until)).await;
+    let Some(contended) = contended else { return };
+    let hold = match &contended {
+        Ok(Some(guard)) => Some(Arc::clone(guard.hold())),
+        _ => None,
+    };
+    // Where nobody takes it, it is dropped, and so released.
+    drop(outcome.send(contended));
+    drop(request);
+    if let Some(hold) = hold {
+        hold.over().await;
+    }
+}
+
+async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outcome {
+    let core = &request.core;
+    let is_time_up = || until.is_some_and(|until| until <= Instant::now());
+    let mut ears = Ears::new(core);
+    let mut factor = 1;
+    let mut failing_since = None;
+    loop {
+        // What is free from here on is heard.
+        let heard = Arc::clone(&ears.heard);
+        let mut heard = pin!(heard.notified());
+        heard.as_mut().enable();
+        let asked = Instant::now();
+        let at_least = match attempt(core, request).await {
+            Attempted::Granted(guard, token) => {
+                guard.begin(turn, token);
+                return Ok(Some(guard));
+            }
+            Attempted::Held(young) => {
+                if matches!(request.wait, Wait::None) || is_time_up() {
+                    return Ok(None);
+                }
+                failing_since = None;
+                young
+            }
+            Attempted::Failed(error) => {
+                let since = *failing_since.get_or_insert(asked);
+                let is_patient = is_passing(error.kind())
+                    && since.elapsed() < core.config.command_timeout
+                    && !is_time_up();
+                if matches!(request.wait, Wait::None) || !is_patient {
+                    return Err(error);
+                }
+                Duration::ZERO
+            }
+        };
+        ears.listen(core, &request.name);
+        let pause = pause(core, factor).max(at_least);
+        factor = (factor * 2).min(LONGEST_FACTOR);
+        let wake_at = Instant::now() + pause;
+        let wake_at = until.map_or(wake_at, |until| until.min(wake_at));
+        let _ = tokio::time::timeout_at(wake_at.into(), heard).await;
+    }
+}
+
+/// The pause behind an attempt, by chance: those who contend must not meet again and again.
+fn pause(core: &Core, factor: u32) -> Duration {
+    let round_trip = core.round_trip();
+    let most =
+        u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX / 64) * (PAUSE_ROUND_TRIPS - 1);
+    (round_trip + Duration::from_micros(core.jitter.below(most))) * factor
+}
+
+/// The output of `work`, or `None` if `over` is there before.
+async fn unless<T>(over: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+    let mut over = pin!(over);
+    let mut work = pin!(work);
+    poll_fn(|cx| {
+        if over.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        work.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+impl Ears {
+    fn new(core: &Core) -> Self {
+        Self {
+            heard: Arc::new(Notify::new()),
+            subscriptions: core.nodes.iter().map(|_| None).collect(),
+        }
+    }
+
+    /// Listens at all nodes that are connected.
+    fn listen(&mut self, core: &Core, name: &Name) {
+        for (node, subscription) in core.nodes.iter().zip(&mut self.subscriptions) {
+            if subscription.is_some() {
+                continue;
+            }
+            let heard = Arc::clone(&self.heard);
+            let listener = move |event, _| {
+                if matches!(event, SubscriptionEvent::Message(_)) {
+                    heard.notify_waiters();
+                }
+            };
+            *subscription = node
+                .client()
+                .map(|client| client.listen(name.channel().as_bytes(), listener));
+        }
+    }
+}

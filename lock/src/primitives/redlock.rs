@@ -1,0 +1,252 @@
+//! A mutex at several independent deployments.
+
+mod builder;
+mod guard;
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::redlock::{Core, Request, acquire};
+use crate::engine::request::Wait;
+use crate::error::Error;
+use crate::options::{Replicas, Terms};
+use crate::protocol::redlock::NODE;
+use crate::state::names::Name;
+pub use builder::RedlockBuilder;
+pub use guard::RedlockGuard;
+
+/// Locks that a majority of several independent deployments grants, the algorithm known as Redlock. Each of them is a server, a
+/// master behind sentinels, or a cluster. Clones share everything.
+///
+/// A lock outlives the loss of any minority of the deployments, and one of them that is dead costs no time. Redisson's
+/// counterpart is `RedissonRedLock`, which asks one after another and knows no validity; each node has an ordinary
+/// [`Mutex`](crate::Mutex), so the locks of single nodes exclude each other all the same.
+///
+/// # What it promises
+///
+/// * **Exclusion** while no majority of the nodes forgets what it confirmed or has its clock set: a guard is held as long as a
+///   majority has granted or renewed it, each counted from before its own request was written, less one per cent and 2 ms.
+/// * **Restarts.** A node that was started, or made a master, less than the longest lease and a second ago grants nothing:
+///   it may have forgotten locks. [`connect`](Self::connect) waits for that, so it takes a while where all nodes are new. See
+///   [`RedlockBuilder::durable`] for nodes that forget nothing.
+/// * **Fencing** is asked for by [`fenced`](RedlockAcquire::fenced): a second round trip makes the tokens grow from holder to
+///   holder, whichever majorities they had.
+/// * It does not promise an order among those who wait, and replicas of a node add nothing to it.
+///
+/// Renewals, and releases of what was granted too late, are made by a thread of its own, whatever the runtime of the caller does.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), leasehold::Error> {
+/// let red = leasehold::Redlock::connect(["redis://a", "redis://b", "redis://c"]).await?;
+/// let guard = red.mutex("order:42").lock().fenced().await?;
+/// println!("mine, with token {}", guard.token().expect("it is fenced"));
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Redlock {
+    core: Arc<Core>,
+}
+
+/// A handle to a named lock at several deployments. Creating it does no I/O; cloning is cheap.
+#[derive(Clone)]
+pub struct RedlockMutex {
+    core: Arc<Core>,
+    name: Arc<Name>,
+}
+
+/// An acquisition to be awaited. It resolves to a [`RedlockGuard`], or, as [`TryRedlockAcquire`], to `None` where it may not wait,
+/// or not as long as others hold the lock.
+///
+/// The lease is renewed until the guard is dropped, unless [`lease`](Self::lease) fixes it.
+///
+/// # Errors
+///
+/// That the lock is held is not an error, and an error never means that it is held. While too many nodes are too young to grant
+/// anything it counts as held.
+///
+/// * [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): no majority
+///   answered in time; with a wait, not for one command timeout. What was granted all the same is released.
+/// * [`ErrorKind::BadName`](crate::ErrorKind::BadName), [`ErrorKind::BadLease`](crate::ErrorKind::BadLease),
+///   [`ErrorKind::WrongType`](crate::ErrorKind::WrongType), [`ErrorKind::Denied`](crate::ErrorKind::Denied) and others, where
+///   they leave no majority.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves nothing behind, here or at the nodes: what they granted, or still will, is released.
+#[must_use = "a lock that is not awaited is not taken"]
+pub struct RedlockAcquire<T = RedlockGuard> {
+    request: Request,
+    result: PhantomData<fn() -> T>,
+}
+
+/// A [`RedlockAcquire`] that resolves to `None` if others have the lock, at once or until the time to wait is over.
+pub type TryRedlockAcquire = RedlockAcquire<Option<RedlockGuard>>;
+
+impl Redlock {
+    /// Connects to the deployments at `urls` with default settings.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RedlockBuilder::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes all connections.
+    pub async fn connect<I>(urls: I) -> Result<Self, Error>
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        Self::builder(urls).connect().await
+    }
+
+    /// Settings for the deployments at `urls`, which are those of [`Locks::builder`](crate::Locks::builder): servers, clusters
+    /// and sentinels, in any mixture.
+    pub fn builder<I>(urls: I) -> RedlockBuilder
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        RedlockBuilder::new(urls.into_iter().map(Into::into).collect())
+    }
+
+    /// A handle to the lock called `name`. Does no I/O; a name that cannot be used is refused when it is locked.
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<str>) -> RedlockMutex {
+        let namespace = self.core.config.namespace.as_deref();
+        RedlockMutex {
+            core: Arc::clone(&self.core),
+            name: Arc::new(Name::new(NODE.layout, namespace, name.as_ref())),
+        }
+    }
+}
+
+impl RedlockMutex {
+    /// The key at the nodes: the namespace and the name.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.name.key()
+    }
+
+    /// Takes the lock, waiting for as long as others hold it.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`RedlockAcquire`], when it is awaited.
+    pub fn lock(&self) -> RedlockAcquire {
+        self.acquire(Wait::Endless)
+    }
+
+    /// Takes the lock if a majority grants it, in one round trip, or two if it is [`fenced`](RedlockAcquire::fenced).
+    ///
+    /// `None` if others hold it; at once and without asking the nodes while this process holds it or contends for it.
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`RedlockAcquire`], when it is awaited.
+    pub fn try_lock(&self) -> TryRedlockAcquire {
+        self.acquire(Wait::None)
+    }
+
+    /// Takes the lock, waiting for at most `time`; `None` when that is over. With no time to wait it is
+    /// [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    ///
+    /// Of the returned [`RedlockAcquire`], when it is awaited.
+    pub fn try_lock_for(&self, time: Duration) -> TryRedlockAcquire {
+        self.acquire(Wait::at_most(time))
+    }
+
+    fn acquire<T>(&self, wait: Wait) -> RedlockAcquire<T> {
+        let request = Request {
+            core: Arc::clone(&self.core),
+            name: Arc::clone(&self.name),
+            terms: Terms {
+                lease: self.core.config.lease,
+                renew: true,
+                max_hold: None,
+                replicas: Replicas::None,
+            },
+            is_fenced: false,
+            wait,
+        };
+        RedlockAcquire {
+            request,
+            result: PhantomData,
+        }
+    }
+}
+
+impl<T> RedlockAcquire<T> {
+    /// Asks for a fencing token, [`RedlockGuard::token`]: one round trip more.
+    pub fn fenced(mut self) -> Self {
+        self.request.is_fenced = true;
+        self
+    }
+
+    /// A fixed lease, of 10 ms to 365 days, that is not renewed.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.request.terms.lease = lease;
+        self.request.terms.renew = false;
+        self
+    }
+
+    /// Upper bound on the hold, 10 ms to 365 days, however often it is renewed: a body that hangs does not keep it for ever.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.request.terms.max_hold = Some(max_hold);
+        self
+    }
+}
+
+impl IntoFuture for RedlockAcquire<RedlockGuard> {
+    type Output = Result<RedlockGuard, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            // An endless wait never ends without a guard or an error.
+            let guard = acquire(self.request).await?.ok_or_else(Error::closed)?;
+            Ok(RedlockGuard::new(guard))
+        })
+    }
+}
+
+impl IntoFuture for RedlockAcquire<Option<RedlockGuard>> {
+    type Output = Result<Option<RedlockGuard>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { Ok(acquire(self.request).await?.map(RedlockGuard::new)) })
+    }
+}
+
+impl fmt::Debug for Redlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+impl fmt::Debug for RedlockMutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockMutex")
+            .field("key", &self.key())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for RedlockAcquire<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockAcquire")
+            .field("key", &self.request.name.key())
+            .field("terms", &self.request.terms)
+            .field("wait", &self.request.wait)
+            .finish_non_exhaustive()
+    }
+}
