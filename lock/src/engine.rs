@@ -27,5 +27,5 @@ pub(crate) mod request;
 pub(crate) mod signal;
 mod sync;
 mod table;
-mod together;
+pub(crate) mod together;
 mod work_queue;

@@ -10,9 +10,11 @@ mod attempt;
 mod core;
 mod drive;
 mod hold;
+mod inspect;
 mod node;
 mod turns;
 
 pub(crate) use self::core::{Config, Core};
 pub(crate) use drive::{Request, acquire};
 pub(crate) use hold::QuorumGuard;
+pub(crate) use inspect::inspect;

@@ -34,7 +34,7 @@ enum Job<F: Future> {
 /// # Cancel safety
 ///
 /// As cancel safe as they are: dropping it drops them.
-pub(super) async fn together<F: Future>(
+pub(crate) async fn together<F: Future>(
     futures: impl IntoIterator<Item = F>,
     at_once: usize,
 ) -> Vec<F::Output> {

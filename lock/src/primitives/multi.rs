@@ -2,7 +2,7 @@
 
 mod guard;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -15,9 +15,12 @@ use leasehold_cluster::slot::slot;
 use crate::engine::handle::Handle;
 use crate::engine::multi::{Group, MultiRequest, acquire};
 use crate::engine::request::Wait;
+use crate::engine::together::together;
 use crate::error::Error;
 use crate::options::{Replicas, Terms};
+use crate::primitives::mutex::Mutex;
 use crate::protocol::multi::PART;
+use crate::state::inspection::Inspection;
 use crate::state::names::Name;
 pub use guard::MultiGuard;
 
@@ -149,6 +152,26 @@ impl Multi {
         self.acquire(Wait::at_most(time))
     }
 
+    /// The holder of each lock, and those who wait in line for it, by its name without the namespace. One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The first one of those of [`Mutex::inspect`](crate::Mutex::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn inspect(&self) -> Result<BTreeMap<&str, Inspection>, Error> {
+        let prefix = prefix(&self.context);
+        let mut questions = Vec::new();
+        for name in self.names.iter() {
+            let name = &name.key()[prefix..];
+            let mutex = Mutex::new(&self.context, name, None);
+            questions.push(async move { Ok((name, mutex.inspect().await?)) });
+        }
+        together(questions, usize::MAX).await.into_iter().collect()
+    }
+
     fn acquire<T>(&self, wait: Wait) -> MultiAcquire<T> {
         let config = &self.context.config;
         let request = MultiRequest {
@@ -218,9 +241,13 @@ impl IntoFuture for MultiAcquire<Option<MultiGuard>> {
 }
 
 fn guard(request: &MultiRequest, group: Arc<Group>) -> MultiGuard {
-    let namespace = request.context.config.namespace.as_deref();
-    // A colon stands between the namespace and the name.
-    MultiGuard::new(group, namespace.map_or(0, |namespace| namespace.len() + 1))
+    MultiGuard::new(group, prefix(&request.context))
+}
+
+/// Length of what stands before each name in its key: the namespace and a colon.
+fn prefix(context: &Handle) -> usize {
+    let namespace = context.config.namespace.as_deref();
+    namespace.map_or(0, |namespace| namespace.len() + 1)
 }
 
 impl fmt::Debug for Multi {

@@ -10,11 +10,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::redlock::{Core, Request, acquire};
+use crate::engine::redlock::{Core, Request, acquire, inspect};
 use crate::engine::request::Wait;
 use crate::error::Error;
 use crate::options::{Replicas, Terms};
 use crate::protocol::redlock::NODE;
+use crate::state::inspection::Inspection;
 use crate::state::names::Name;
 pub use builder::RedlockBuilder;
 pub use guard::RedlockGuard;
@@ -162,6 +163,24 @@ impl RedlockMutex {
     /// Of the returned [`RedlockAcquire`], when it is awaited.
     pub fn try_lock_for(&self, time: Duration) -> TryRedlockAcquire {
         self.acquire(Wait::at_most(time))
+    }
+
+    /// What each node tells of the lock, in the order of the URLs: the hold there, if there is one, and who waits for it there. A
+    /// hold is the lock's holder where a majority has it. One round trip, all nodes at once.
+    ///
+    /// # Errors
+    ///
+    /// Of a node that could not be asked, or whose key is not a lock, in its place.
+    ///
+    /// # Panics
+    ///
+    /// When polled outside of a Tokio runtime with time enabled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn inspect(&self) -> Vec<Result<Inspection, Error>> {
+        inspect(&self.core, &self.name).await
     }
 
     fn acquire<T>(&self, wait: Wait) -> RedlockAcquire<T> {

@@ -278,6 +278,75 @@ async fn a_thousand_names_are_one_guard() {
 }
 
 #[tokio::test]
+async fn who_holds_each_and_who_waits_can_be_asked() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    let held = take(&theirs, "b").await;
+    let waiter = in_line(&mut raw, &ours, "b").await;
+    let multi = ours.multi(["a", "b"]);
+    let found = multi.inspect().await.unwrap();
+    assert!(found["a"].holders().is_empty());
+    assert_eq!(found["b"].holders()[0].client(), theirs.client_id());
+    assert_eq!(found["b"].waiting(), 1);
+    drop(held);
+    drop(its_turn(waiter).await);
+    let guard = all(&ours, &["a", "b"]).await;
+    let found = multi.inspect().await.unwrap();
+    for (name, token) in guard.tokens() {
+        assert_eq!(found[name].holders()[0].token(), Some(token));
+    }
+}
+
+/// The reply ends anywhere: the request is made again under the same id, or fails, and nothing is left.
+#[tokio::test]
+async fn a_reply_that_is_cut_anywhere_leaves_nothing_behind() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let proxy = Proxy::start(server.addr());
+    let ours = locks_at(&proxy).await;
+    let theirs = locks(&server).await;
+    drop(all(&ours, &["a", "b"]).await);
+    nothing_is_left(&mut raw, &["a", "b"]).await;
+    // A reply with the tokens has about 70 bytes, one about a lock that is held about 15.
+    for (after, is_held) in (0..80)
+        .map(|n| (n, false))
+        .chain((0..20).map(|n| (n, true)))
+    {
+        let held = if is_held {
+            theirs.mutex("b").try_lock().await.unwrap()
+        } else {
+            None
+        };
+        proxy.to_client(Fault::Cut {
+            after,
+            how: Cut::Rst,
+        });
+        let tried = within("an answer", ours.multi(["a", "b"]).try_lock().into_future()).await;
+        match tried {
+            Ok(Some(guard)) if !is_held => drop(guard),
+            Ok(None) if is_held => {}
+            Err(error) => assert!(
+                matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable),
+                "cut after {after}: {error}"
+            ),
+            other => panic!("cut after {after}: {other:?}"),
+        }
+        drop(held);
+        proxy.heal();
+        nothing_is_left(&mut raw, &["a", "b"]).await;
+    }
+}
+
+async fn locks_at(proxy: &Proxy) -> Locks {
+    Locks::builder(proxy.url())
+        .command_timeout(ms(1_000))
+        .connect()
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
 async fn the_commands_on_the_server_are_few() {
     let server = Server::start().await;
     let mut raw = server.raw().await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, LostReason, Redlock, RedlockGuard, Release};
 use leasehold_testkit::cancel::cancel_at;
-use leasehold_testkit::{Fault, Proxy, Raw, RawValue, Replicas, Server, calls, ms};
+use leasehold_testkit::{Cut, Fault, Proxy, Raw, RawValue, Replicas, Server, calls, ms};
 
 use crate::support::{assert_everything_expires, exists, fields, locks, pttl, until, within};
 
@@ -221,6 +221,51 @@ async fn tasks_of_one_process_take_turns() {
         within("its turn", waiter).await.unwrap();
     }
     nothing_is_left(&servers, "a").await;
+}
+
+#[tokio::test]
+async fn each_node_tells_who_holds_it_there() {
+    let servers = servers(3).await;
+    let red = over(&servers, Duration::from_secs(10)).await;
+    let mutex = red.mutex("a");
+    let guard = mutex.lock().fenced().await.unwrap();
+    until("all have it", async || having(&servers, "a").await == 3).await;
+    servers[2].kill();
+    let told = mutex.inspect().await;
+    assert_eq!(told.len(), 3);
+    let id = |at: usize| told[at].as_ref().unwrap().holders()[0].id();
+    assert_eq!(id(0), id(1));
+    assert!(told[0].as_ref().unwrap().holders()[0].token() >= guard.token());
+    let error = told[2].as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.node(), servers[2].addr().to_string());
+}
+
+/// The replies of one node end anywhere; the others are a majority.
+#[tokio::test]
+async fn replies_that_are_cut_anywhere_leave_nothing_behind() {
+    let servers = servers(3).await;
+    let proxy = Proxy::start(servers[0].addr());
+    let urls = [proxy.url(), servers[1].url(), servers[2].url()];
+    let red = Redlock::builder(urls).durable().connect().await.unwrap();
+    drop(taken(&red, "a").await);
+    nothing_is_left(&servers, "a").await;
+    for after in 0..40 {
+        proxy.to_client(Fault::Cut {
+            after,
+            how: Cut::Rst,
+        });
+        let guard = within("the lock", red.mutex("a").lock().fenced().into_future()).await;
+        let guard = guard.unwrap();
+        assert!(guard.is_held());
+        assert_eq!(
+            guard.release().await.unwrap(),
+            Release::Released,
+            "cut after {after}"
+        );
+        proxy.heal();
+        nothing_is_left(&servers, "a").await;
+    }
 }
 
 /// The lease counts from before the request, and the answers were slow.

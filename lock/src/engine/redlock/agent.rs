@@ -5,12 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::Unanswered;
-
 use super::super::release::is_retryable;
 use super::attempt::patience;
 use super::hold::{NodeEnd, QuorumHold};
-use super::node::Node;
+use super::node::{Left, Node};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::call::Call;
 use crate::protocol::permits::Permits;
@@ -36,10 +34,8 @@ struct Agent {
     /// The index of its node.
     index: usize,
     node: Arc<Node>,
-    /// Connections over which an acquire may still arrive.
-    unanswered: Unanswered,
-    /// Whether the node may have the hold.
-    may_have: bool,
+    /// What its requests may have left at the node.
+    left: Left,
     /// When the latest lease there began, at the latest.
     since: Instant,
 }
@@ -51,8 +47,7 @@ pub(super) async fn run(hold: Arc<QuorumHold>, index: usize) {
         hold: Arc::clone(&hold),
         index,
         node,
-        unanswered: Unanswered::default(),
-        may_have: false,
+        left: Left::default(),
         since: Instant::now(),
     };
     let end = hold.end();
@@ -68,7 +63,7 @@ impl Agent {
     /// Asks, and renews for as long as there is anything to renew.
     async fn hold_on(&mut self) {
         self.acquire().await;
-        if self.may_have && self.hold.is_fenced {
+        if self.left.hold && self.hold.is_fenced {
             self.fence().await;
         }
         loop {
@@ -99,14 +94,11 @@ impl Agent {
     /// The first request, whose answer counts.
     async fn acquire(&mut self) {
         let deadline = Instant::now() + patience(&self.hold.terms);
-        let acquired = self
-            .node
-            .acquire(&self.hold, deadline, &mut self.unanswered);
+        let acquired = self.node.acquire(&self.hold, deadline, &mut self.left);
         let acquired = acquired.await;
         let index = self.index;
         match acquired {
             Ok(grant) => {
-                self.may_have = true;
                 self.since = grant.sent.monotonic;
                 self.hold.answered(|state| {
                     let quorum = &mut state.quorum;
@@ -184,15 +176,14 @@ impl Agent {
     /// The node does not have it: it is asked to take it again. That counts from the next renewal on.
     async fn take_again(&mut self) {
         let deadline = Instant::now() + patience(&self.hold.terms);
-        let taken = self
-            .node
-            .acquire(&self.hold, deadline, &mut self.unanswered);
-        self.may_have |= taken.await.is_ok();
+        let taken = self.node.acquire(&self.hold, deadline, &mut self.left);
+        // Why not, if not, the next renewal shows.
+        drop(taken.await);
     }
 
     /// Releases it until the node has answered, or it is over in any case.
     async fn release(&mut self) {
-        if !self.may_have && self.unanswered.is_empty() {
+        if !self.left.hold && self.left.unanswered.is_empty() {
             return self.hold.answered(|state| state.ended(NodeEnd::Gone));
         }
         let until = Instant::now() + self.hold.terms.lease + BEYOND_LEASE;
@@ -201,7 +192,7 @@ impl Agent {
         while Instant::now() < until {
             let end = self.try_release(until).await;
             let (is_done, is_final) = match &end {
-                Ok(_) => (self.unanswered.is_empty(), true),
+                Ok(_) => (self.left.unanswered.is_empty(), true),
                 Err(Stuck { is_final, .. }) => (*is_final, *is_final),
             };
             if is_final && !is_told {
@@ -247,7 +238,7 @@ impl Agent {
         let (call, alone) = (call.slices(), alone.slices());
         let alone = alone.call();
         let call = call.call().with_fallback(&alone);
-        match client.end(&call, &mut self.unanswered, deadline).await {
+        match client.end(&call, &mut self.left.unanswered, deadline).await {
             Ok(evaluated) => match (NODE.read_release)(&evaluated.value) {
                 Some(Ended::Released) => Ok(NodeEnd::Released),
                 // An earlier attempt of this release may have been the one.

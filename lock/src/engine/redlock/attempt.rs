@@ -103,11 +103,7 @@ fn time_to_answer(hold: &QuorumHold) -> Duration {
     let longest = patience(&hold.terms);
     let nodes = &hold.core.nodes;
     hold.state(|state| {
-        let is_contended = state
-            .refusals
-            .iter()
-            .any(|why| matches!(why, Refusal::Held));
-        if !is_contended {
+        if !state.is_contended() {
             return longest;
         }
         let time = |node: usize| (nodes[node].round_trip() * ROUND_TRIPS).clamp(SHORTEST, longest);
@@ -119,12 +115,15 @@ fn time_to_answer(hold: &QuorumHold) -> Duration {
 fn refused(core: &Core, hold: &QuorumHold) -> Attempted {
     let (all, needed) = (core.nodes.len(), core.needed());
     hold.state(|state| {
-        let mut young = Duration::ZERO;
-        let (mut failed, mut failure) = (state.quorum.awaited().count(), None::<Error>);
+        let silent = state.quorum.awaited().count();
+        let granted = all - silent - state.refusals.len();
+        // Beside others, who is silent was not waited for: that tells nothing of it.
+        let mut failed = if state.is_contended() { 0 } else { silent };
+        let (mut young, mut failure) = (Vec::new(), None::<Error>);
         for refusal in &state.refusals {
             match refusal {
                 Refusal::Held => {}
-                Refusal::Young(left) => young = young.max(*left),
+                Refusal::Young(left) => young.push(*left),
                 Refusal::Failed(error) => {
                     failed += 1;
                     // One that will not go away by waiting tells more than silence.
@@ -138,7 +137,11 @@ fn refused(core: &Core, hold: &QuorumHold) -> Attempted {
             }
         }
         if failed <= all - needed {
-            return Attempted::Held(young);
+            // Until enough of those that are too young are old enough. What others hold is free at any time.
+            young.sort_unstable();
+            let last = young.get((needed - 1).saturating_sub(granted)).copied();
+            let left = last.filter(|_| !state.is_contended());
+            return Attempted::Held(left.unwrap_or_default());
         }
         Attempted::Failed(match failure {
             Some(error) if !is_passing(error.kind()) => error,

@@ -231,6 +231,11 @@ impl QuorumHold {
 }
 
 impl State {
+    /// Whether others have the lock at some node.
+    pub(super) fn is_contended(&self) -> bool {
+        self.refusals.iter().any(|why| matches!(why, Refusal::Held))
+    }
+
     /// The release at one node has its outcome.
     pub(super) fn ended(&mut self, end: NodeEnd) {
         self.ends.push(end);

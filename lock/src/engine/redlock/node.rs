@@ -55,6 +55,15 @@ pub(super) struct Grant {
     pub(super) counter: u64,
 }
 
+/// What requests may have left at a node.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Whether it granted the hold.
+    pub(super) hold: bool,
+    /// Connections over which a request may still arrive.
+    pub(super) unanswered: Unanswered,
+}
+
 /// Why a node does not grant the lock.
 #[derive(Debug)]
 pub(super) enum Refusal {
@@ -80,6 +89,11 @@ impl Node {
             news: Arc::clone(news),
             round_trip: AtomicU64::new(0),
         })
+    }
+
+    /// Its address, in messages.
+    pub(super) const fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -144,12 +158,12 @@ impl Node {
         }))
     }
 
-    /// Asks it for the lock. What may have been sent without an answer is noted in `unanswered`.
+    /// Asks it for the lock, and notes in `left` what that may leave there.
     pub(super) async fn acquire(
         &self,
         hold: &QuorumHold,
         deadline: Instant,
-        unanswered: &mut Unanswered,
+        left: &mut Left,
     ) -> Result<Grant, Refusal> {
         if let Some(refused) = self.refused() {
             return Err(Refusal::Failed(refused));
@@ -187,11 +201,11 @@ impl Node {
             call.call().while_migrating(&alone)
         };
         let evaluated = client
-            .eval_tracked(&call, deadline, unanswered)
+            .eval_tracked(&call, deadline, &mut left.unanswered)
             .await
             .map_err(|error| Refusal::Failed(Error::from_client(error)))?;
         self.note_round_trip(evaluated.sent.elapsed());
-        let (token, left) = match (NODE.read_answer)(&evaluated.value) {
+        let (token, rest) = match (NODE.read_answer)(&evaluated.value) {
             Some(Answer::Granted { token, left, .. }) => (token, left),
             Some(Answer::Held(_) | Answer::Placed(_)) => return Err(Refusal::Held),
             Some(Answer::NoExpiry) => return Err(Refusal::Failed(Error::no_expiry())),
@@ -199,6 +213,7 @@ impl Node {
                 return Err(Refusal::Failed(Error::unexpected(&evaluated.value)));
             }
         };
+        left.hold = true;
         if client.changes() != changes {
             // The server may have been restarted between the question and the grant.
             self.trust(&client, key, guard, deadline).await?;
@@ -209,7 +224,7 @@ impl Node {
         };
         Ok(Grant {
             sent,
-            lease: left.unwrap_or(lease),
+            lease: rest.unwrap_or(lease),
             counter: token.map_or(0, |token| token.as_u64()),
         })
     }
