@@ -43,17 +43,23 @@ impl Permit {
         if n > self.num_permits() {
             return None;
         }
-        let of_first = left.min(self.guard.permits());
-        let mut part = Self::from(self.guard.split(of_first));
-        left -= of_first;
-        for guard in &mut self.merged {
-            let of_this = left.min(guard.permits());
-            if of_this > 0 {
-                part.merged.push(guard.split(of_this));
-                left -= of_this;
+        let mut parts = Vec::new();
+        while left > 0 {
+            // Whole ones where they fit, so that no guard stays without permits.
+            if let Some(whole) = self.merged.pop_if(|last| last.permits() <= left) {
+                left -= whole.permits();
+                parts.push(whole);
+                continue;
             }
+            let last = self.merged.last_mut().unwrap_or(&mut self.guard);
+            parts.push(last.split(left));
+            left = 0;
         }
-        Some(part)
+        let guard = parts.pop().unwrap_or_else(|| self.guard.split(0));
+        Some(Self {
+            guard,
+            merged: parts,
+        })
     }
 
     /// Takes over the permits of `other`. Those of several acquisitions keep their leases, and are lost when one of them is.
@@ -69,6 +75,13 @@ impl Permit {
             self.key(),
             other.key()
         );
+        if other.num_permits() == 0 {
+            return;
+        }
+        if self.num_permits() == 0 {
+            *self = other;
+            return;
+        }
         let Self { guard, merged } = other;
         for guard in std::iter::once(guard).chain(merged) {
             let mut own = std::iter::once(&mut self.guard).chain(&mut self.merged);
@@ -182,6 +195,10 @@ impl Permit {
     /// Cancel safe: it was sent with the first poll, and is finished without the future.
     pub async fn release(self) -> Result<Release, Error> {
         type Releasing = Pin<Box<dyn Future<Output = Result<Release, Error>> + Send>>;
+        if self.num_permits() == 0 {
+            // All of them were split off.
+            return Ok(Release::Released);
+        }
         let Self { guard, merged } = self;
         if merged.is_empty() {
             return guard.release().await;

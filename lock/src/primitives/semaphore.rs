@@ -15,10 +15,12 @@ use crate::engine::request::{Request, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Terms};
 use crate::protocol::permits::{Permits, bad_capacity};
+use crate::protocol::semaphore::inspect::{inspect, read_inspect};
 use crate::protocol::semaphore::{
     Counted, Resize, SEMAPHORE, available, read_available, set_permits,
 };
 use crate::request::{Acquire, TryAcquire};
+use crate::state::inspection::Inspection;
 use crate::state::names::Name;
 
 /// A handle to a named semaphore: so many permits over all processes. Creating it does no I/O; cloning is cheap.
@@ -224,6 +226,36 @@ impl Semaphore {
         }
         self.capacity.store(permits, Ordering::Release);
         Ok(())
+    }
+
+    /// Who holds permits, how many and for how long, and who waits in line for how many.
+    ///
+    /// The first thousand permits to expire are looked at. Of the id of a holder's client the server knows a part: the rest is told
+    /// of those that wait in line as well, and of this one. A permit of Redisson's has its own id.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`available`](Self::available).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn inspect(&self) -> Result<Inspection, Error> {
+        self.check()?;
+        let context = &self.context;
+        let deadline = Instant::now() + context.config.command_timeout;
+        let (all, holders) = (inspect(&self.name, true), inspect(&self.name, false));
+        let (all, holders) = (all.slices(), holders.slices());
+        let holders = holders.call();
+        // While the slot is migrating, or without rights to the line, nobody can tell who is in it.
+        let call = all.call().with_fallback(&holders);
+        let evaluated = context
+            .client
+            .eval(&call, deadline)
+            .await
+            .map_err(|error| self.error(Error::from_read(error)))?;
+        read_inspect(&evaluated.value, context.id())
+            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
     }
 
     async fn count(&self) -> Result<Counted, Error> {

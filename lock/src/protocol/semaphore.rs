@@ -1,6 +1,7 @@
 //! The semaphore on the server: Redisson's number of free permits and its set of taken ones, the capacity, and the line of
 //! those who wait.
 
+pub(crate) mod inspect;
 mod sources;
 
 use std::sync::LazyLock;

@@ -60,6 +60,7 @@ mod semaphore;
 mod semaphore_cluster;
 mod semaphore_commands;
 mod semaphore_faults;
+mod semaphore_model;
 mod semaphore_scripts;
 mod shard;
 mod slot_moves;

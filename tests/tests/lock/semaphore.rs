@@ -533,3 +533,46 @@ async fn beside_redisson_the_first_in_line_hears_its_releases() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn inspection_tells_who_holds_and_who_waits() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    let (semaphore, other) = (ours.semaphore("a", 6), theirs.semaphore("a", 6));
+    assert_eq!(semaphore.inspect().await.unwrap().holders(), []);
+    let _two = semaphore.acquire_many(2).await.unwrap();
+    // It expires later.
+    tokio::time::sleep(ms(10)).await;
+    let _three = other.acquire_many(3).await.unwrap();
+    let id = [0xab_u8; 16];
+    raw.cmd(&[b"ZADD", &b"{a}:timeout"[..], b"922337203685477", &id])
+        .await;
+    raw.cmd(&["DECRBY", "a", "1"]).await;
+    let before = calls(&mut raw, "zrangebyscore").await;
+    let seen = semaphore.inspect().await.unwrap();
+    let after = calls(&mut raw, "zrangebyscore").await;
+    assert_eq!(after - before, 1, "one round trip");
+    let [first, second, java] = seen.holders() else {
+        panic!("{seen:?}");
+    };
+    assert_eq!((first.client(), first.count()), (ours.client_id(), 2));
+    assert!(first.remaining().unwrap() > Duration::from_secs(20));
+    // The server knows a part of the id, by which it can be told.
+    let (start, end) = second.client().split_once('…').unwrap();
+    let known = theirs.client_id();
+    assert!(
+        known.starts_with(start) && known.ends_with(end),
+        "{known} {start} {end}"
+    );
+    assert_eq!(second.count(), 3);
+    assert_eq!((java.id(), java.count()), ("ab".repeat(16).as_str(), 1));
+    assert_eq!(java.remaining(), None);
+
+    let waiter = in_line(&mut raw, &theirs, &other, 4).await;
+    let seen = semaphore.inspect().await.unwrap();
+    assert_eq!((seen.waiting(), seen.waiters()[0].permits()), (1, 4));
+    assert_eq!(seen.waiters()[0].client(), known);
+    assert_eq!(seen.holders()[1].client(), known, "now it is known");
+    waiter.abort();
+}

@@ -1,7 +1,7 @@
 //! Semaphores in a cluster, while their slots move, and confirmed by replicas.
 
 use std::future::IntoFuture;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks, Permit, Release, Replicas, Semaphore};
 use leasehold_testkit::{Cluster, Failover, replicas};
@@ -18,8 +18,9 @@ async fn acquired(semaphore: &Semaphore, permits: u32) -> Permit {
 }
 
 async fn renewed(permit: &Permit) {
-    let before = permit.valid_for();
-    until("a renewal", async || permit.valid_for() > before).await;
+    let end = || Instant::now() + permit.valid_for();
+    let before = end();
+    until("a renewal", async || end() > before + ms(50)).await;
 }
 
 #[tokio::test]

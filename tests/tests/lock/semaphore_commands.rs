@@ -58,6 +58,8 @@ async fn each_operation_executes_these_commands() {
         let (take_five, mut five) = executed(&mut raw, try_five).await;
         let two = five.split(2).unwrap();
         let (beside, _) = executed(&mut raw, async || two.release().await.unwrap()).await;
+        // The keys' expiry is put off.
+        tokio::time::sleep(ms(20)).await;
         let again = async || semaphore.try_acquire_many(2).await.unwrap().unwrap();
         let (take_beside, two) = executed(&mut raw, again).await;
         drop((two, five));

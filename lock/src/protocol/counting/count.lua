@@ -68,15 +68,16 @@ local function take(hold)
   return count
 end
 
--- Reserves `first + count` permits for a hold, for so many milliseconds.
+-- Reserves `first + count` permits for a hold, for so many milliseconds. Returns whether that could be written.
 local function give(hold, first, count, ms)
   take(hold)
   local added = pcall('ZADD', KEYS[2], string.format('%.0f', now + ms), hold .. '=' .. string.format('%d', first + count))
-  -- Without a reservation it would be taken for ever: the grant is refused when it is confirmed.
-  if type(added) == 'number' then
-    free = free - first - count
-    pcall('PEXPIRE', KEYS[2], 60000)
+  if type(added) ~= 'number' then
+    return false
   end
+  free = free - first - count
+  pcall('PEXPIRE', KEYS[2], 60000)
+  return true
 end
 
 -- Gives a hold what it asked for at its own request.
@@ -84,6 +85,7 @@ local function enter(hold, count)
   take(hold)
   free = free - count
   call('SET', KEYS[3], count, 'PX', 60000)
+  return true
 end
 
 -- The last step: writes what is free, in any case if `always`, and tells Redisson's waiters if that has become more. The key

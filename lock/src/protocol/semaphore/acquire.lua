@@ -9,7 +9,8 @@
 -- Reply: 1                 held by this hold
 --        {ms}              held by this hold, for so long from now
 --        {0, capacity}     nothing was done: the capacity is another one than the caller's
---        -1 - n            others have them, and the first permit of any expires in n milliseconds
+--        -1 - n            others have them, and the first permit of any expires in n milliseconds; or they cannot be written
+--                          at this node any more, since the slot migrates
 --        {ms, tickets ahead, score of the ticket, time in µs, 1 if it is new}   the same, with a ticket
 --
 -- May be repeated: a hold that is there gets what is left of its lease, which is not extended, and a ticket keeps its place.
@@ -47,7 +48,10 @@ end
 local waiting = KEYS[4] and pcall('ZCARD', KEYS[4])
 -- A line that cannot be read has nobody in it.
 if (waiting == 0 or type(waiting) ~= 'number') and free >= count then
-  give(start, 0, count, lease)
+  if not give(start, 0, count, lease) then
+    finish()
+    return -251
+  end
   remember_capacity()
   finish(true, lease)
   return 1

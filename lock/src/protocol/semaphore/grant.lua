@@ -42,28 +42,27 @@ local function serve_first(ticket, is_own, lease)
   local is_served = free + kept >= count
   if is_own then
     if is_served then
-      pcall('ZREM', KEYS[4], ticket)
-      enter(start, count, lease)
+      return enter(start, count, lease) and pcall('ZREM', KEYS[4], ticket) == 1
     elseif free + kept > 0 then
       give(start, 0, kept + math.max(free, 0), 3300)
     end
-    return is_served
+    return false
   end
   if not is_served and kept > 0 then
     give(start, kept, free, until_ms - now)
     return false
   end
-  local heard = polls and 1 or tell(is_served and word or 'LS', client, number, ms)
-  -- No right to publish: the ticket stays, and its process finds out when it looks.
-  if type(heard) ~= 'number' or pcall('ZREM', KEYS[4], ticket) ~= 1 then
+  -- Written before anybody is told: if it cannot be, the ticket stays, and its process takes it by a look.
+  local given = is_served and count or free
+  if not give(start, 0, given, ms) then
     return false
   end
-  if heard > 0 or ARGV[4] == 'C' then
-    give(start, 0, is_served and count or free, ms)
-  else
-    take(start, 0, kept)
+  local heard = polls and 1 or tell(is_served and word or 'LS', client, number, ms)
+  if type(heard) ~= 'number' or heard == 0 and ARGV[4] ~= 'C' then
+    take(start, 0, given)
   end
-  return true
+  -- Without the right to publish the ticket stays as well.
+  return type(heard) == 'number' and pcall('ZREM', KEYS[4], ticket) == 1
 end
 
 local function serve(own, lease)

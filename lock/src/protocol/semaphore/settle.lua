@@ -81,7 +81,8 @@ local function present(start, count)
   return count, least
 end
 
--- Writes `command` for permits `first` to `first + count - 1`, a thousand at a time. Returns how many were added or removed.
+-- Writes `command` for permits `first` to `first + count - 1`, a thousand at a time. Returns how many were added or removed; nil
+-- if none could be: the source of a migrating slot does not write a key again that the same script has emptied.
 local function write(command, start, first, count, score)
   local changed, last = 0, first + count - 1
   while first <= last do
@@ -92,29 +93,38 @@ local function write(command, start, first, count, score)
       end
       args[#args + 1] = permit(start, index)
     end
-    changed = changed + call(unpack(args))
+    local done = pcall(unpack(args))
+    if type(done) ~= 'number' then
+      return nil
+    end
+    changed = changed + done
     first = first + 1000
   end
   return changed
 end
 
 -- Gives a hold these permits for so many milliseconds. Without Redisson their key outlives them by a minute; Redisson would
--- lose permits of its own with it.
+-- lose permits of its own with it. Returns whether that could be written.
 local function give(start, first, count, ms)
-  free = free - write('ZADD', start, first, count, now + ms)
+  local added = write('ZADD', start, first, count, now + ms)
+  if not added then
+    return false
+  end
+  free = free - added
   if ARGV[5] == '' and call('PTTL', KEYS[2]) < ms + 60000 then
     call('PEXPIRE', KEYS[2], ms + 60000)
   end
+  return true
 end
 
 -- Gives a hold what it asked for at its own request.
 local function enter(start, count, ms)
-  give(start, 0, count, ms)
+  return give(start, 0, count, ms)
 end
 
 -- Takes permits back. Returns how many there were.
 local function take(start, first, count)
-  local removed = write('ZREM', start, first, count)
+  local removed = write('ZREM', start, first, count) or 0
   free = free + removed
   return removed
 end

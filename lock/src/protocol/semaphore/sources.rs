@@ -13,5 +13,6 @@ pub(crate) const RELEASE: &str = script!("settle.lua", "grant.lua", "release.lua
 pub(crate) const RELEASE_ALONE: &str = script!("release_alone.lua");
 pub(crate) const RENEW: &str = script!("renewals.lua", "renew.lua");
 pub(crate) const RENEW_REPLICATED: &str = script!("renewals.lua", "renew_replicated.lua");
+pub(crate) const INSPECT: &str = script!("inspect.lua");
 pub(crate) const AVAILABLE: &str = script!("available.lua");
 pub(crate) const SET_PERMITS: &str = script!("settle.lua", "grant.lua", "set_permits.lua");
