@@ -504,3 +504,32 @@ async fn the_locks_of_an_owner_are_handed_to_another_process() {
     assert_eq!(writing_there.release().await.unwrap(), Release::Released);
     assert_eq!(reading_there.release().await.unwrap(), Release::Released);
 }
+
+#[tokio::test]
+async fn tickets_of_processes_that_are_gone_are_skipped() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    let held = write(&ours.rw_lock("a")).await;
+    let gone = "0190c0de-0000-7000-8000-00000000000a";
+    let dead = [
+        format!("{gone}:7r"),
+        format!("{gone}:8r"),
+        format!("{gone}:9w"),
+    ];
+    for ticket in &dead {
+        raw.cmd(&["ZADD", "leasehold_line:{a}", "1", ticket]).await;
+    }
+    let waiting = reader(&mut raw, &theirs, "a").await;
+    held.release().await.unwrap();
+    let reading = turn(waiting).await;
+    assert_eq!(tickets(&mut raw, "a").await, 0);
+    assert_eq!(
+        raw.cmd(&["HLEN", "a"]).await.int(),
+        2,
+        "its mode and the reader"
+    );
+    reading.release().await.unwrap();
+    assert!(!exists(&mut raw, "a").await);
+    assert_everything_expires(&mut raw).await;
+}

@@ -30,7 +30,10 @@ if not ARGV[6] or ARGV[6] == '' then
     if refused then
       return refused
     end
-    enter_to_write(ARGV[1], ARGV[2])
+    local entered, failed = enter_to_write(ARGV[1], ARGV[2])
+    if not entered then
+      return failed
+    end
     return token
   end
   return -1 - math.max(ttl, 0)

@@ -15,18 +15,23 @@ local function timeout_key(holder, number)
   return keys_prefix .. holder .. ':rwlock_timeout:' .. number
 end
 
--- Returns false if the timeout key cannot be written, as while the slot migrates: nothing has changed then.
+-- Both return false if something cannot be written, and the error: nothing has changed then. While a slot migrates that is the
+-- timeout key, and at its source a lock that the same script has removed.
 local function enter_to_read(id, lease)
   local set = redis.pcall('SET', timeout_key(id, 1), '1', 'PX', lease)
   if set.err then
-    return false
+    return false, set
   end
   if ttl == -2 then
-    redis.call('HSET', KEYS[1], 'mode', 'read', id, '1')
-    mode = 'read'
+    set = redis.pcall('HSET', KEYS[1], 'mode', 'read', id, '1')
   else
-    redis.call('HSET', KEYS[1], id, '1')
+    set = redis.pcall('HSET', KEYS[1], id, '1')
   end
+  if type(set) ~= 'number' then
+    redis.pcall('DEL', timeout_key(id, 1))
+    return false, set
+  end
+  mode = 'read'
   if ttl < tonumber(lease) then
     redis.call('PEXPIRE', KEYS[1], lease)
     ttl = tonumber(lease)
@@ -35,9 +40,13 @@ local function enter_to_read(id, lease)
 end
 
 local function enter_to_write(id, lease)
-  redis.call('HSET', KEYS[1], 'mode', 'write', id .. ':write', '1')
+  local set = redis.pcall('HSET', KEYS[1], 'mode', 'write', id .. ':write', '1')
+  if type(set) ~= 'number' then
+    return false, set
+  end
   redis.call('PEXPIRE', KEYS[1], lease)
   mode, ttl = 'write', tonumber(lease)
+  return true
 end
 
 -- The token of the latest writer. Where the counter cannot be used, the time, from which no earlier one is far.

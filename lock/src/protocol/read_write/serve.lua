@@ -32,37 +32,54 @@ local function admits(kind)
   return ttl == -2 or mode == 'read' or kind ~= 'r', ttl
 end
 
+-- Takes back what a client was let in for that does not hear of it.
+local function put_out(id, kind)
+  if kind == 'r' then
+    redis.pcall('DEL', timeout_key(id, 1))
+    redis.call('HDEL', KEYS[1], id)
+  end
+  if kind == 'w' or redis.call('HLEN', KEYS[1]) == 1 then
+    redis.call('DEL', KEYS[1])
+    ttl, mode = -2, nil
+  end
+end
+
 -- Lets the ticket in. Returns its token; false if its client is gone; nil if it can be told nothing, or nothing can be written,
 -- and the error if that is the counter's.
 local function let_in(channels, is_told, client, number, lease, kind)
   local id, time = client .. ':' .. number, redis.call('TIME')
-  local token, refused
+  local token, refused, entered
   if kind == 'w' then
     token, refused = next_token(time, 1)
   else
     token = token_of_latest_writer()
   end
-  if not token or kind == 'r' and redis.pcall('SET', timeout_key(id, 1), '1', 'PX', lease).err then
+  if not token then
     return nil, refused
   end
-  if is_told then
-    -- Not by `string.format`, which ends a name at a zero byte.
-    local message = 'GR ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
-      .. lease .. ' ' .. KEYS[1]
-    local heard = publish(channels, client, message)
-    if type(heard) ~= 'number' or heard == 0 and channels ~= 'C' then
-      if kind == 'r' then
-        redis.pcall('DEL', timeout_key(id, 1))
-      end
-      return type(heard) == 'number' and false or nil
-    end
-  end
+  -- Before the message: at the source of a migrating slot a lock that has just been released cannot be written.
   if kind == 'w' then
-    enter_to_write(id, lease)
+    entered = enter_to_write(id, lease)
   else
-    enter_to_read(id, lease)
+    entered = enter_to_read(id, lease)
   end
-  return token
+  if not entered then
+    return nil
+  end
+  if not is_told then
+    return token
+  end
+  -- Not by `string.format`, which ends a name at a zero byte.
+  local message = 'GR ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
+    .. lease .. ' ' .. KEYS[1]
+  local heard = publish(channels, client, message)
+  if type(heard) == 'number' and (heard > 0 or channels == 'C') then
+    return token
+  end
+  put_out(id, kind)
+  if type(heard) == 'number' then
+    return false
+  end
 end
 
 local function serve(channels, own)
