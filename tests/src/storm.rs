@@ -7,6 +7,24 @@ use std::time::Duration;
 /// The contended locks.
 pub const LOCKS: [&str; 3] = ["storm:a", "storm:b", "storm:c"];
 
+/// Of the storms of the whole family: a fair mutex, a read-write lock, a semaphore with so many permits, locks that are taken
+/// together, a plain mutex, and a barrier for so many parties.
+pub const FAIR: &str = "family:fair";
+/// See [`FAIR`].
+pub const RW: &str = "family:rw";
+/// See [`FAIR`].
+pub const POOL: &str = "family:pool";
+/// See [`FAIR`].
+pub const PERMITS: u32 = 4;
+/// See [`FAIR`]. Two are in one hash slot.
+pub const PARTS: [&str; 3] = ["family:{m}:a", "family:{m}:b", "family:c"];
+/// See [`FAIR`].
+pub const PLAIN: &str = "family:plain";
+/// See [`FAIR`].
+pub const BARRIER: &str = "family:barrier";
+/// See [`FAIR`].
+pub const PARTIES: u32 = 3;
+
 /// Tasks of a worker process.
 pub const TASKS: u64 = 8;
 

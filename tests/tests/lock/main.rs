@@ -12,6 +12,7 @@ mod fair_model;
 mod fair_mutex;
 mod fair_redisson;
 mod fair_topologies;
+mod family_names;
 mod fork;
 mod guard_life;
 mod handing_over;

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod deck;
+mod family;
 mod fault;
 mod fleet;
 mod proxied;
