@@ -136,7 +136,9 @@ fn answered(
             with_ticket(request, ask, |ticket| {
                 ticket.placed(placed, reply.sent(), source, now, jitter);
             });
-            if let Some(run) = placed.run {
+            if let Some(run) = placed.run
+                && request.polling.is_none()
+            {
                 grants::listen_to_run(context, request.protocol, &request.name, run);
             }
             return Ok(Err(Attempted::Held));

@@ -204,6 +204,31 @@ async fn a_lock_that_another_client_holds() {
 }
 
 #[tokio::test]
+async fn a_fair_lock() {
+    let stage = Stage::new().await;
+    let ours = &stage.ours;
+    let lock = |()| ours.fair_mutex("a").lock().into_future();
+    stage.sweep(ours, 1, async || (), lock).await;
+    let try_lock = |()| ours.fair_mutex("a").try_lock().into_future();
+    stage.sweep(ours, 1, async || (), try_lock).await;
+    // A place in line, the message; and an attempt before them at the first time. Those of this
+    // process wait in the same line.
+    for holder in [&stage.theirs, ours] {
+        let held = async || keep_for_a_moment(holder.fair_mutex("a").lock().await.unwrap());
+        stage.sweep(ours, 2, held, lock).await;
+        for time in [BUSY / 2, BUSY * 40] {
+            stage
+                .sweep(ours, 2, held, |()| {
+                    ours.fair_mutex("a").try_lock_for(time).into_future()
+                })
+                .await;
+        }
+    }
+    let release = async || ours.fair_mutex("a").lock().await.unwrap();
+    stage.sweep(ours, 1, release, |guard| guard.release()).await;
+}
+
+#[tokio::test]
 async fn a_lock_while_reconnecting() {
     let stage = Stage::new().await;
     let proxy = Proxy::start(stage.server.addr());

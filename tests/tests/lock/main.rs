@@ -9,6 +9,7 @@ mod cluster;
 mod counting;
 mod dependency_tree;
 mod example_transfer;
+mod fair_faults;
 mod fair_model;
 mod fair_mutex;
 mod fair_redisson;

@@ -30,8 +30,8 @@ end
 -- Puts the ticket in line: with its score, or at the end. Returns the score, the server's time in microseconds, 1 if it was
 -- not there, and its run if that is known.
 local function stand()
-  local time = redis.call('TIME')
-  local now, score, run = time[1] * 1000000 + time[2], tonumber(ARGV[5]), nil
+  clock = redis.call('TIME')
+  local now, score, run = clock[1] * 1000000 + clock[2], tonumber(ARGV[5]), nil
   if not score then
     local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
     score = last and math.max(now, tonumber(last) + 1) or now

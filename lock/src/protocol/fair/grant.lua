@@ -54,7 +54,7 @@ local function warn_next(mode, granted, own, lease)
 end
 
 local function grant(mode, own)
-  local token, time, refused
+  local token, time, refused, is_last
   for _ = 1, 64 do
     local ticket, score, failed = next_ticket(mode)
     if not ticket then
@@ -62,7 +62,8 @@ local function grant(mode, own)
     end
     local client, number, lease = string.match(ticket, '^(.+):(%d+)|?(%d*)%+?$')
     if not token then
-      time = redis.call('TIME')
+      clock = clock or redis.call('TIME')
+      time = clock
       token, refused = next_token(time, 1)
     end
     local polls = lease and string.byte(lease) == 48
@@ -86,6 +87,7 @@ local function grant(mode, own)
           -- A run that is over leaves the queue.
           local who, first = settle()
           keep_markers(who, first, -1)
+          is_last = who == nil
         end
       end
       if type(heard) ~= 'number' then
@@ -96,7 +98,7 @@ local function grant(mode, own)
         return nil, refused
       end
       if heard > 0 or mode == 'C' then
-        if ticket ~= own then
+        if ticket ~= own and not is_last then
           warn_next(mode, client, own, lease)
         end
         return ticket, token, lease

@@ -19,6 +19,7 @@
 -- How long a marker outlives the latest look, in milliseconds; clocks may differ by what the pause between looks leaves.
 local MARKER_LIFE = 5000
 
+-- The time of the server, once it is asked for.
 local clock
 
 local function now_ms()
