@@ -11,10 +11,18 @@ use tokio::task::JoinSet;
 /// What the service bears.
 const CONNECTIONS: u32 = 5;
 
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+async fn main() -> Result<(), Failed> {
     let url = std::env::args().nth(1);
-    let locks = Locks::connect(url.unwrap_or_else(|| "redis://127.0.0.1:6379".into())).await?;
+    run(url.unwrap_or_else(|| "redis://127.0.0.1:6379".into())).await?;
+    Ok(())
+}
+
+/// Returns how many requests were answered.
+pub async fn run(url: String) -> Result<usize, Failed> {
+    let locks = Locks::connect(url).await?;
     let connections = locks.semaphore("fragile:connections", CONNECTIONS);
 
     let mut requests = JoinSet::new();
@@ -22,8 +30,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let connections = connections.clone();
         requests.spawn(async move { ask(&connections, number).await });
     }
+    let mut answered = 0;
     while let Some(answer) = requests.join_next().await {
         println!("{}", answer??);
+        answered += 1;
     }
 
     // A report needs two at once, but gives up when the service is busy.
@@ -42,14 +52,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         connections.available().await?
     );
     locks.shutdown().await?;
-    Ok(())
+    Ok(answered)
 }
 
 /// One request, which ends where it stands if its permit is lost: somebody else may have the connection then.
-async fn ask(
-    connections: &Semaphore,
-    number: u32,
-) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+async fn ask(connections: &Semaphore, number: u32) -> Result<String, Failed> {
     let permit = connections.acquire().await?;
     let answer = permit.run(async {
         tokio::time::sleep(Duration::from_millis(20)).await;

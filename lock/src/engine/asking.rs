@@ -85,10 +85,9 @@ pub(super) async fn send(
         channels: context.client.channels(),
         ticket: None,
     };
-    let beside_redisson = lean.redisson;
     let in_line = Attempt {
         ticket: asks(request, ask, text.as_ref()),
-        beside_redisson,
+        beside_redisson: lean.redisson,
         with_line: true,
         ..lean
     };
@@ -98,18 +97,16 @@ pub(super) async fn send(
     };
     let single_key = single_key.slices();
     let single_key = single_key.call();
-    let first = match ask {
-        Ask::TakeOver | Ask::Try | Ask::Join => match request.former() {
-            Some((take_over, former)) if ask == Ask::TakeOver => take_over(&lean, former),
-            _ => (protocol.acquire)(&in_line),
-        },
-        Ask::Look => (protocol.look)(&in_line),
-        Ask::Confirm => (protocol.confirm)(&lean),
+    let first = match (ask, request.former()) {
+        (Ask::TakeOver, Some((take_over, former))) => take_over(&lean, former),
+        (Ask::TakeOver | Ask::Try | Ask::Join, _) => (protocol.acquire)(&in_line),
+        (Ask::Look, _) => (protocol.look)(&in_line),
+        (Ask::Confirm, _) => (protocol.confirm)(&lean),
     };
     let first = first.slices();
     let is_complete = match ask {
         Ask::Confirm | Ask::TakeOver => true,
-        Ask::Try => !beside_redisson && !protocol.access.is_counted(),
+        Ask::Try => !lean.redisson && !protocol.access.is_counted(),
         Ask::Join | Ask::Look => false,
     };
     if is_complete {

@@ -127,8 +127,7 @@ fn answered(
         }
         Some(Answer::CapacityDisagrees { server }) => {
             open.settle_unless_in_line();
-            let yours = request.permits.capacity;
-            return Err(Error::capacity_disagrees(server, yours));
+            return Err(Error::capacity_disagrees(server, request.permits.capacity));
         }
         Some(Answer::Placed(placed)) => {
             open.settle();
@@ -154,9 +153,6 @@ fn answered(
         None => return Err(Error::unexpected(&evaluated.value)),
     };
     let token = token.map(|token| told(request, token));
-    if let Some(token) = token {
-        context.saw(token);
-    }
     let needed = grant_lease(request.terms.first_lease(), context.round_trip()) / 4;
     if ask != Ask::Confirm
         && open.ticket().is_some()
@@ -173,13 +169,15 @@ fn answered(
     }))
 }
 
-/// The token to go by after an answer with this one.
+/// The token to go by after an answer with this one. It is remembered.
 fn told(request: &Request, token: FencingToken) -> FencingToken {
     let table = &request.context.registry.table;
     let told = table.with_standing(&request.name, |standing| {
         standing.ticket.told(token.as_u64())
     });
-    told.map_or(token, FencingToken::new)
+    let token = told.map_or(token, FencingToken::new);
+    request.context.saw(token);
+    token
 }
 
 /// The hold of a grant that was answered, if there is anything left of it.

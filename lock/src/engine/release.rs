@@ -207,15 +207,20 @@ pub(crate) async fn release(
         }
     };
     pending.settle();
-    match (hold.protocol.read_release)(&value) {
+    read_release(hold, &value, repeated).map_err(about)
+}
+
+/// The meaning of the reply to a release, which may have been `repeated`.
+fn read_release(hold: &Hold, reply: &Value, repeated: bool) -> Result<Release, Error> {
+    match (hold.protocol.read_release)(reply) {
         Some(Ended::Released) => Ok(Release::Released),
         // An earlier attempt of ours may have been the one that ended it.
-        Some(Ended::AlreadyGone) if repeated => Err(about(Error::new(
+        Some(Ended::AlreadyGone) if repeated => Err(Error::new(
             ErrorKind::Unknown,
             "the lock is free of this hold, but an attempt without an answer may have been what released it",
-        ))),
+        )),
         Some(Ended::AlreadyGone) => Ok(Release::AlreadyGone),
-        None => Err(about(Error::unexpected(&value))),
+        None => Err(Error::unexpected(reply)),
     }
 }
 

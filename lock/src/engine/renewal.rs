@@ -179,39 +179,48 @@ fn settle(
     };
     let now = Now::read();
     for (asked, result) in batch.renewals.iter().zip(results) {
-        let Asked {
-            hold,
-            lease,
-            permits,
-            doubtful,
-        } = asked;
-        match result {
-            Renewed::Gone if hold.permits() != *permits => {
-                // Some of them were given back meanwhile, which the server may have seen before.
-                registry
-                    .work
-                    .reschedule(hold, |_| Due::sharp(now.monotonic), *doubtful);
-            }
-            Renewed::Gone if *doubtful => release::lose(registry, hold, LostReason::NodeGone),
-            Renewed::Gone => release::lose(registry, hold, LostReason::Stolen),
-            Renewed::Held | Renewed::Contended if worth == Worth::Unconfirmed => {
-                let next = Due::sharp(now.monotonic + *lease / UNCONFIRMED_PART);
+        settle_one(registry, asked, result, worth, (batch.sent, now));
+    }
+}
+
+/// Acts on the answer to one renewal, which was sent and answered at these times.
+fn settle_one(
+    registry: &Registry,
+    asked: &Asked,
+    result: Renewed,
+    worth: Worth,
+    (sent, now): (Now, Now),
+) {
+    let Asked {
+        hold,
+        lease,
+        permits,
+        doubtful,
+    } = asked;
+    match result {
+        Renewed::Gone if hold.permits() != *permits => {
+            // Some of them were given back meanwhile, which the server may have seen before.
+            registry
+                .work
+                .reschedule(hold, |_| Due::sharp(now.monotonic), *doubtful);
+        }
+        Renewed::Gone if *doubtful => release::lose(registry, hold, LostReason::NodeGone),
+        Renewed::Gone => release::lose(registry, hold, LostReason::Stolen),
+        Renewed::Held | Renewed::Contended if worth == Worth::Unconfirmed => {
+            let next = Due::sharp(now.monotonic + *lease / UNCONFIRMED_PART);
+            registry.work.reschedule(hold, |_| next, false);
+        }
+        Renewed::Held | Renewed::Contended => {
+            tell_readers(registry, hold, result == Renewed::Contended);
+            let renewed = hold.state().renewed(sent, *lease, now);
+            // If it came too late or the hold is over, it stays due at its end.
+            if renewed {
+                let next = registry.work.next_renewal(sent.monotonic, hold.terms.lease);
                 registry.work.reschedule(hold, |_| next, false);
             }
-            Renewed::Held | Renewed::Contended => {
-                tell_readers(registry, hold, result == Renewed::Contended);
-                let renewed = hold.state().renewed(batch.sent, *lease, now);
-                // If it came too late or the hold is over, it stays due at its end.
-                if renewed {
-                    let next = registry
-                        .work
-                        .next_renewal(batch.sent.monotonic, hold.terms.lease);
-                    registry.work.reschedule(hold, |_| next, false);
-                }
-            }
-            // It stays due at its end.
-            Renewed::Unclear => {}
         }
+        // It stays due at its end.
+        Renewed::Unclear => {}
     }
 }
 

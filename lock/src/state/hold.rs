@@ -207,7 +207,11 @@ impl HoldState {
             Phase::Held => (LostReason::Released, true),
             // It ran out by this careful clock; the server may still have it and would keep others waiting.
             Phase::Over(reason @ (LostReason::Expired | LostReason::MaxHold)) => (reason, true),
-            // The server said that it is gone, or it was released.
+            // One of its permits is gone, and the others may be there.
+            Phase::Over(reason @ (LostReason::Stolen | LostReason::NodeGone)) => {
+                (reason, self.permits > 1)
+            }
+            // It was released.
             Phase::Over(reason) => (reason, false),
         };
         Leave::Last(self.end(reason, release))

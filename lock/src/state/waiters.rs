@@ -4,11 +4,14 @@
 //! server, so a process with a thousand waiters costs the server as much as one with a single waiter. What it has there
 //! belongs to the entry: the next head goes on with it.
 
+mod holds;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::task::Waker;
 
+use self::holds::Holds;
 use super::names::{KnownHash, Name};
 use crate::options::Replicas;
 
@@ -37,14 +40,6 @@ struct Entry<H, L, F> {
     line: L,
     /// The lanes of this name that are held or wanted, by their numbers.
     lanes: BTreeMap<u64, Arc<Name>>,
-}
-
-/// The holds of one name. The first needs no heap.
-#[derive(Debug)]
-struct Holds<H> {
-    first: Option<Held<H>>,
-    /// The others, by their numbers: there may be ten thousand.
-    more: HashMap<u64, Held<H>, Known>,
 }
 
 /// Rule for holding a name at the same time as others.
@@ -539,58 +534,6 @@ impl<H, L, F> Entry<H, L, F> {
             self.rest.remove(at);
         }
         None
-    }
-}
-
-impl<H> Holds<H> {
-    fn none() -> Self {
-        Self {
-            first: None,
-            more: HashMap::default(),
-        }
-    }
-
-    /// Adds a hold. One that it excludes has run out unnoticed, and makes room.
-    fn add(&mut self, held: Held<H>) {
-        if self.admits(held.claim) && self.first.is_some() {
-            self.more.insert(held.number, held);
-            return;
-        }
-        self.more.clear();
-        self.first = Some(held);
-    }
-
-    /// Removes the hold with this number. Returns whether there was one.
-    fn remove(&mut self, number: u64) -> bool {
-        if self
-            .first
-            .as_ref()
-            .is_some_and(|held| held.number == number)
-        {
-            let next = self.more.keys().next().copied();
-            self.first = next.and_then(|next| self.more.remove(&next));
-            return true;
-        }
-        self.more.remove(&number).is_some()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Held<H>> {
-        self.first.iter().chain(self.more.values())
-    }
-
-    /// The holds beside which `claim` cannot be granted: all or none, since holds beside each other have the same access.
-    fn excluding(&self, claim: Claim) -> impl Iterator<Item = &Held<H>> {
-        let count = if self.admits(claim) { 0 } else { usize::MAX };
-        self.iter().take(count)
-    }
-
-    fn admits(&self, claim: Claim) -> bool {
-        let first = self.first.as_ref();
-        first.is_none_or(|first| first.claim.access.admits(claim.access))
-    }
-
-    const fn is_empty(&self) -> bool {
-        self.first.is_none()
     }
 }
 

@@ -450,18 +450,22 @@ async fn what_is_forgotten_stays_taken_until_its_lease_ends() {
 async fn holders_learn_that_the_server_lost_them() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let ours = short_locks(&server, ms(900)).await;
+    let lease = Duration::from_secs(9);
+    let ours = short_locks(&server, lease).await;
     let semaphore = ours.semaphore("a", 5);
+    let begin = std::time::Instant::now();
     let held = semaphore.acquire_many(3).await.unwrap();
-    // One of the three is enough, and the others come back at once.
+    // One of the three is enough, and the others come back with the release.
     let permit = raw.cmd(&["ZRANGE", "{a}:timeout", "1", "1"]).await;
     let leasehold_testkit::RawValue::Bulk(id) = &permit.array()[0] else {
         panic!("{permit:?}");
     };
     raw.cmd(&[&b"ZREM"[..], b"{a}:timeout", id]).await;
     assert_eq!(within("the news", held.lost()).await, LostReason::Stolen);
-    until("all are free", async || available(&semaphore).await == 5).await;
+    assert_eq!(available(&semaphore).await, 3);
     assert_eq!(held.release().await.unwrap(), Release::AlreadyGone);
+    assert_eq!(available(&semaphore).await, 5);
+    assert!(begin.elapsed() < lease, "not by their expiry");
 }
 
 #[tokio::test]
