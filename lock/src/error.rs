@@ -30,6 +30,8 @@ struct Inner {
     key: String,
     /// The server; empty if none was asked.
     node: Arc<str>,
+    /// Whether it is about a change that is no hold: nothing is given back then.
+    is_of_change: bool,
 }
 
 impl Error {
@@ -39,6 +41,7 @@ impl Error {
             detail: detail.into(),
             key: String::new(),
             node: Arc::from(""),
+            is_of_change: false,
         }))
     }
 
@@ -154,7 +157,15 @@ impl Error {
             detail: self.0.detail.clone(),
             key: self.0.key.clone(),
             node: Arc::clone(&self.0.node),
+            is_of_change: self.0.is_of_change,
         }))
+    }
+
+    /// The same about a change that is no hold.
+    #[must_use]
+    pub(crate) fn of_change(mut self) -> Self {
+        self.0.is_of_change = true;
+        self
     }
 
     /// The same about `key` at `node`, unless the client named the node already.
@@ -195,14 +206,17 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.kind.sentence(&self.node))?;
+        match self.kind.sentence_of_change(&self.node) {
+            Some(sentence) if self.is_of_change => f.write_str(&sentence)?,
+            _ => f.write_str(&self.kind.sentence(&self.node))?,
+        }
         if !self.key.is_empty() {
             write!(f, " (key `{}`)", self.key)?;
         }
         if !self.detail.is_empty() {
             write!(f, ": {}", self.detail)?;
         }
-        match self.kind.advice() {
+        match self.kind.advice(self.is_of_change) {
             "" => Ok(()),
             advice => write!(f, "; {advice}"),
         }

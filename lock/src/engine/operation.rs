@@ -39,7 +39,7 @@ pub(crate) async fn apply(
             confirmed(context, call, &demand, deadline, has_written).await
         }
     };
-    applied.map_err(|error| context.about(name, error))
+    applied.map_err(|error| context.about(name, error.of_change()))
 }
 
 /// Asks what is there, within the command timeout.

@@ -103,9 +103,18 @@ impl ErrorKind {
         }
     }
 
+    /// The first clause where a change that is no hold failed like this, if that is another one.
+    pub(super) fn sentence_of_change(self, node: &str) -> Option<String> {
+        let node = if node.is_empty() { "the server" } else { node };
+        (self == Self::NotReplicated).then(|| {
+            format!("too few replicas of {node} confirmed the change, which their master has")
+        })
+    }
+
     /// Advice at the end of the message; empty where it is clear or depends.
-    pub(super) const fn advice(self) -> &'static str {
+    pub(super) const fn advice(self, is_of_change: bool) -> &'static str {
         match self {
+            Self::Unknown if is_of_change => "it may have been done: look before you repeat it",
             Self::Lost => "stop the work it protected, then lock again",
             Self::Unavailable => "try again later",
             Self::Unknown => {
