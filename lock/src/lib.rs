@@ -58,6 +58,7 @@ pub use primitives::semaphore::Semaphore;
 pub use request::{Acquire, TryAcquire};
 pub use state::backoff::Backoff;
 pub use state::inspection::{Holder, Inspection, Waiter};
+pub use state::latch::LatchInspection;
 pub use state::token::FencingToken;
 /// The type of [`Guard::cancellation`].
 pub use tokio_util::sync::CancellationToken;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::handle::Handle;
+use crate::engine::operation::ask;
 use crate::engine::party::{Party, Passed};
 use crate::error::{Error, ErrorKind};
-use crate::protocol::barrier::LAYOUT;
+use crate::protocol::barrier::{LAYOUT, inspect, read_inspect};
 use crate::state::deadline::is_good_lease;
+use crate::state::inspection::Inspection;
 use crate::state::names::Name;
 
 /// A handle to a named barrier, where a number of parties wait for each other. Creating it does no I/O; cloning is cheap.
@@ -123,6 +125,25 @@ impl Barrier {
     pub async fn wait_for(&self, time: Duration) -> Result<Option<BarrierWaitResult>, Error> {
         // A time beyond the end of the clock is no limit.
         self.wait_until(Instant::now().checked_add(time)).await
+    }
+
+    /// Those who have arrived in the present generation, as holders: each with the time after which it counts as dead unless it
+    /// is renewed. Of more than a hundred the first are told.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is no barrier; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn inspect(&self) -> Result<Inspection, Error> {
+        let about = |error| self.context.about(&self.name, error);
+        self.context.check_name(&self.name).map_err(about)?;
+        let call = inspect(&self.name);
+        let call = call.slices();
+        let reply = ask(&self.context, &self.name, &call.call()).await?;
+        read_inspect(&reply).ok_or_else(|| about(Error::unexpected(&reply)))
     }
 
     async fn wait_until(&self, until: Option<Instant>) -> Result<Option<BarrierWaitResult>, Error> {

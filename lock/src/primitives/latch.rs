@@ -16,11 +16,12 @@ use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::protocol::call::Call;
 use crate::protocol::latch::{
-    self, Change, Counted, Hears, LAYOUT, has_written, read_count_down, read_look, read_set,
+    self, Change, Counted, Hears, LAYOUT, has_written, read_count_down, read_inspect, read_look,
+    read_set,
 };
 use crate::state::deadline::is_good_lease;
 use crate::state::id::HoldId;
-use crate::state::latch::{LatchWaiter, Verdict, View};
+use crate::state::latch::{LatchInspection, LatchWaiter, Verdict, View};
 use crate::state::names::Name;
 
 /// The largest count: all that a script can calculate with.
@@ -187,6 +188,23 @@ impl Latch {
             return Err(self.error(lost()));
         }
         Ok(view.count)
+    }
+
+    /// The count, and the participants that were counted.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongType`] if the key is no latch; and those of asking a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn inspect(&self) -> Result<LatchInspection, Error> {
+        self.check()?;
+        let call = latch::inspect(&self.name);
+        let call = call.slices();
+        let reply = ask(&self.context, &self.name, &call.call()).await?;
+        read_inspect(&reply).ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
     /// Waits until the latch is open.

@@ -9,11 +9,13 @@ use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
+use super::inspect::text;
 use super::mutex::mode;
 use super::{Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::state::barrier::{How, View};
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
+use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::waiters::Access;
 
@@ -41,7 +43,7 @@ pub(crate) static PARTY: Protocol = Protocol {
     add_renewal,
     read_renewals,
     release,
-    release_single_key,
+    release_single_key: release,
     read_release,
     is_release: |_| false,
 };
@@ -63,6 +65,7 @@ const PARTIES: usize = 1;
 static ARRIVE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ARRIVE));
 static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::LOOK));
 static LEAVE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::LEAVE));
+static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT));
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW));
 
 /// The server's answer to an arrival.
@@ -171,6 +174,30 @@ fn read_how(value: &[u8]) -> Option<How> {
     Some(How::Passed { leader })
 }
 
+/// Asks who has arrived.
+pub(crate) fn inspect(name: &Name) -> Call<'_> {
+    let mut call = Call::new(&INSPECT);
+    call.key(name.derived(PARTIES));
+    call
+}
+
+/// Reads the reply of [`inspect`]: those who have arrived; `None` if the script gives no such reply.
+pub(crate) fn read_inspect(reply: &Value) -> Option<Inspection> {
+    let parties = reply.as_array()?.chunks_exact(2).map(|party| {
+        let ms = u64::try_from(party[1].as_int()?).ok()?;
+        Some(Holder {
+            id: text(&party[0])?,
+            count: 1,
+            remaining: Some(Duration::from_millis(ms)),
+            token: None,
+        })
+    });
+    Some(Inspection {
+        holders: parties.collect::<Option<_>>()?,
+        ..Inspection::default()
+    })
+}
+
 fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
     call.key(renewal.name.derived(PARTIES))
         .key(renewal.name.derived(BARRIER))
@@ -187,21 +214,14 @@ fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
     Some(reply.as_array()?.iter().map(one).collect())
 }
 
-/// Withdraws a party.
+/// Withdraws a party, by a single key.
 fn release<'a>(end: &End<'a>) -> Call<'a> {
-    leave(end.name, end.id, true)
+    leave(end.name, end.id)
 }
 
-fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
-    leave(end.name, end.id, false)
-}
-
-fn leave<'a>(name: &'a Name, party: &'a HoldId, with_barrier: bool) -> Call<'a> {
+fn leave<'a>(name: &'a Name, party: &'a HoldId) -> Call<'a> {
     let mut call = Call::new(&LEAVE);
     call.key(name.derived(PARTIES)).arg(party.as_bytes());
-    if with_barrier {
-        call.key(name.derived(BARRIER));
-    }
     call
 }
 
@@ -214,7 +234,7 @@ fn read_release(reply: &Value) -> Option<Ended> {
 
 /// In place of a request of locks, which is never made for a party: one that changes nothing but to withdraw it.
 fn no_request<'a>(attempt: &Attempt<'a>) -> Call<'a> {
-    leave(attempt.name, attempt.id, true)
+    leave(attempt.name, attempt.id)
 }
 
 fn no_answer(_: &Value) -> Option<Answer> {

@@ -9,10 +9,11 @@ use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
+use super::inspect::text;
 use super::mutex::mode;
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
-use crate::state::latch::View;
+use crate::state::latch::{LatchInspection, View};
 use crate::state::names::{Derived, Layout, Name};
 
 /// The keys and the channel, which for a name with a tag lies in another slot.
@@ -26,6 +27,7 @@ const NOTES: usize = 0;
 
 static SET: LazyLock<Script> = LazyLock::new(|| Script::new(sources::SET));
 static COUNT_DOWN: LazyLock<Script> = LazyLock::new(|| Script::new(sources::COUNT_DOWN));
+static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INSPECT));
 static LOOK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::LOOK));
 
 /// The parameters of a change.
@@ -140,6 +142,31 @@ pub(crate) fn read_look(reply: &Value) -> Option<View> {
         }),
         _ => None,
     }
+}
+
+/// Asks how far it is and who was counted.
+pub(crate) fn inspect(name: &Name) -> Call<'_> {
+    let mut call = Call::new(&INSPECT);
+    call.key(name.key()).key(name.derived(NOTES));
+    call
+}
+
+/// Reads the reply of [`inspect`]; `None` if the script gives no such reply.
+pub(crate) fn read_inspect(reply: &Value) -> Option<LatchInspection> {
+    let [count, remaining, participants] = reply.as_array()? else {
+        return None;
+    };
+    Some(LatchInspection {
+        count: count.as_int()?.try_into().ok()?,
+        remaining: u64::try_from(remaining.as_int()?)
+            .ok()
+            .map(Duration::from_millis),
+        participants: participants
+            .as_array()?
+            .iter()
+            .map(text)
+            .collect::<Option<_>>()?,
+    })
 }
 
 fn changing<'a>(script: &'static Script, change: &Change<'a>) -> Call<'a> {

@@ -3,6 +3,16 @@
 //! A latch can be opened and set again between two looks. Each opening is noted at the server, so a waiter also goes on when
 //! the count that it waited for is no longer the one that it finds.
 
+use std::time::Duration;
+
+/// The state of a latch, as its server had it at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatchInspection {
+    pub(crate) count: u64,
+    pub(crate) remaining: Option<Duration>,
+    pub(crate) participants: Vec<String>,
+}
+
 /// How far a latch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
@@ -21,6 +31,26 @@ pub(crate) enum Verdict {
     Open,
     Closed,
     Lost,
+}
+
+impl LatchInspection {
+    /// The count; 0 if it is open.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// When it vanishes, if it was set with an expiry.
+    #[must_use]
+    pub const fn remaining(&self) -> Option<Duration> {
+        self.remaining
+    }
+
+    /// The participants that were counted since it was set. Of more than a hundred, a hundred.
+    #[must_use]
+    pub fn participants(&self) -> &[String] {
+        &self.participants
+    }
 }
 
 /// One waiter.

@@ -18,6 +18,9 @@
 local known = call('HGET', KEYS[1], 'gen')
 local gen = tonumber(known or us)
 local mine = call('ZSCORE', KEYS[2], 'g:' .. ARGV[1])
+if call('ZSCORE', KEYS[2], 't:' .. ARGV[1]) then
+  return { -1, gen }
+end
 if mine then
   local ended = call('HGET', KEYS[1], 'r:' .. text(tonumber(mine)))
   if ended then
@@ -43,14 +46,14 @@ if not mine then
   end
   if not known then
     -- Parties of a generation that is lost.
-    call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '100000000000000')
+    call('ZREMRANGEBYSCORE', KEYS[2], '0', '100000000000000')
     call('HSET', KEYS[1], 'first', text(gen))
   end
   call('HSET', KEYS[1], 'gen', text(gen), 'parties', ARGV[2])
   call('ZADD', KEYS[2], text(ms + tonumber(ARGV[3])), 'a:' .. ARGV[1], text(gen), 'g:' .. ARGV[1])
 end
 local ttl = 2 * tonumber(ARGV[3]) + 600000
-local passes = call('ZCOUNT', KEYS[2], '-inf', '100000000000000') >= tonumber(ARGV[2])
+local passes = call('ZCOUNT', KEYS[2], '0', '100000000000000') >= tonumber(ARGV[2])
 if passes then
   end_generation(gen, 'ok ' .. ARGV[1], ARGV[4])
 end

@@ -4,4 +4,5 @@
 pub(crate) const ARRIVE: &str = concat!(include_str!("generation.lua"), include_str!("arrive.lua"));
 pub(crate) const LOOK: &str = concat!(include_str!("generation.lua"), include_str!("look.lua"));
 pub(crate) const LEAVE: &str = include_str!("leave.lua");
+pub(crate) const INSPECT: &str = include_str!("inspect.lua");
 pub(crate) const RENEW: &str = include_str!("renew.lua");

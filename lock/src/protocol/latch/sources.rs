@@ -4,4 +4,5 @@
 pub(crate) const SET: &str = concat!(include_str!("notes.lua"), include_str!("set.lua"));
 pub(crate) const COUNT_DOWN: &str =
     concat!(include_str!("notes.lua"), include_str!("count_down.lua"));
+pub(crate) const INSPECT: &str = include_str!("inspect.lua");
 pub(crate) const LOOK: &str = include_str!("look.lua");
