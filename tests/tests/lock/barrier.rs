@@ -22,7 +22,7 @@ type Party = JoinHandle<Result<BarrierWaitResult, Error>>;
 /// How many parties have arrived in the present generation.
 async fn arrived(raw: &mut Raw) -> i64 {
     let latest = "100000000000000";
-    raw.cmd(&["ZCOUNT", PARTIES, "-inf", latest]).await.int()
+    raw.cmd(&["ZCOUNT", PARTIES, "0", latest]).await.int()
 }
 
 /// A party of the barrier `a` that waits.
@@ -361,6 +361,80 @@ async fn a_wait_that_is_dropped_anywhere_leaves_no_party() {
         assert!(first.unwrap().is_leader() != last.unwrap().is_leader());
     }
     assert_everything_expires(&mut raw).await;
+}
+
+/// A party that withdraws leaves a mark for ten minutes: they do not pile up beyond that.
+#[tokio::test]
+async fn marks_of_those_who_withdrew_are_removed() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = locks(&server).await;
+    let barrier = locks.barrier("a", 2);
+    assert_eq!(barrier.wait_for(ms(1)).await.unwrap(), None);
+    let marks = async |raw: &mut Raw| raw.cmd(&["ZCOUNT", PARTIES, "-inf", "(0"]).await.int();
+    assert_eq!(marks(&mut raw).await, 1);
+    let long_ago = "-1000000000000";
+    for n in 0..10 {
+        raw.cmd(&["ZADD", PARTIES, long_ago, &format!("t:c:{n}")])
+            .await;
+    }
+    assert_eq!(barrier.wait_for(ms(1)).await.unwrap(), None);
+    assert_eq!(marks(&mut raw).await, 2);
+    // Nor do those who arrived in generations long ago.
+    for _ in 0..40 {
+        let (first, last) = tokio::join!(barrier.wait(), barrier.wait());
+        assert!(first.unwrap().is_leader() != last.unwrap().is_leader());
+    }
+    assert!(raw.cmd(&["ZCARD", PARTIES]).await.int() <= 2 + 17 * 2);
+    assert!(raw.cmd(&["HLEN", BARRIER]).await.int() <= 3 + 16);
+}
+
+#[tokio::test]
+async fn inspecting_tells_who_has_arrived() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = locks(&server).await;
+    let barrier = locks.barrier("a", 3);
+    assert!(barrier.inspect().await.unwrap().holders().is_empty());
+    let first = party(&mut raw, &barrier).await;
+    let before = barrier.wait_for(ms(20)).await.unwrap();
+    assert_eq!(before, None);
+    let second = party(&mut raw, &barrier).await;
+    let seen = barrier.inspect().await.unwrap();
+    assert_eq!(seen.holders().len(), 2);
+    for holder in seen.holders() {
+        assert_eq!(holder.client(), locks.client_id());
+        let remaining = holder.remaining().expect("a lease");
+        assert!(remaining > Duration::ZERO && remaining <= Duration::from_secs(30));
+    }
+    drop((first, second));
+}
+
+/// Cut after every byte of the request and of the reply, an arrival counts once or was never made.
+#[tokio::test]
+async fn a_cut_at_any_byte_arrives_once() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let proxy = Proxy::start(server.addr());
+    let (ours, cut_off) = (locks(&server).await, connect(proxy.url()).await);
+    cut_off.barrier("warm", 1).wait().await.unwrap();
+    for after in 0..44 {
+        let how = if after % 2 == 0 { Cut::Rst } else { Cut::Fin };
+        let first = party(&mut raw, &ours.barrier("a", 2)).await;
+        if after % 3 == 0 {
+            proxy.to_server(Fault::Cut {
+                after: after * 7,
+                how,
+            });
+        } else {
+            proxy.to_client(Fault::Cut { after, how });
+        }
+        let last = within("the last one", cut_off.barrier("a", 2).wait()).await;
+        assert!(last.unwrap().is_leader(), "cut after {after}");
+        assert!(!outcome(first).await.unwrap().is_leader());
+        proxy.heal();
+        assert_eq!(arrived(&mut raw).await, 0);
+    }
 }
 
 /// A thousand parties of one process share a subscription, and their looks.

@@ -96,6 +96,51 @@ async fn a_count_whose_reply_is_lost_counts_once() {
     assert_eq!(setter.latch("a").count().await.unwrap(), 7);
 }
 
+/// Cut after every byte of the request and of the reply, it is counted once.
+#[tokio::test]
+async fn a_cut_at_any_byte_counts_once() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let cut_off = connect(proxy.url()).await;
+    let setter = locks(&server).await;
+    setter.latch("a").reset(1_000).await.unwrap();
+    cut_off.latch("a").count_down().await.unwrap();
+    let mut expected = 999;
+    // The request has about 240 bytes, the reply 16.
+    let to_server = (0..260).step_by(7).map(|after| (true, after));
+    for (to_server, after) in to_server.chain((0..18).map(|after| (false, after))) {
+        for how in [Cut::Rst, Cut::Fin] {
+            let fault = Fault::Cut { after, how };
+            if to_server {
+                proxy.to_server(fault);
+            } else {
+                proxy.to_client(fault);
+            }
+            let left = within("a count", cut_off.latch("a").count_down()).await;
+            expected -= 1;
+            assert_eq!(left.unwrap(), expected, "{to_server} {after} {how:?}");
+            proxy.heal();
+        }
+    }
+    assert_eq!(setter.latch("a").count().await.unwrap(), expected);
+}
+
+#[tokio::test]
+async fn inspecting_tells_the_count_and_who_was_counted() {
+    let server = Server::start().await;
+    let locks = locks(&server).await;
+    let latch = locks.latch("a").expiry(ms(60_000));
+    let seen = latch.inspect().await.unwrap();
+    assert_eq!((seen.count(), seen.remaining()), (0, None));
+    latch.reset(3).await.unwrap();
+    latch.count_down_as("x").await.unwrap();
+    latch.count_down().await.unwrap();
+    let seen = latch.inspect().await.unwrap();
+    assert_eq!(seen.count(), 1);
+    assert_eq!(seen.participants(), ["x"]);
+    assert!(seen.remaining().unwrap() <= ms(60_000));
+}
+
 #[tokio::test]
 async fn what_vanishes_is_not_open() {
     let server = Server::start().await;
@@ -439,7 +484,13 @@ async fn a_count_that_replicas_must_confirm_is_on_them_or_an_error() {
     servers.node(1).pause();
     until("the master counts its replicas", async || {
         match latch.count_down_as("last").await {
-            Err(error) if error.kind() == ErrorKind::NotReplicated => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotReplicated => {
+                assert!(
+                    error.to_string().contains("which their master has"),
+                    "{error}"
+                );
+                Ok(())
+            }
             other => Err(format!("{other:?}")),
         }
     })

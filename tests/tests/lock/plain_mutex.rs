@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Guard, Interop, Locks, PlainMutex, Release};
+use leasehold_testkit::cancel::cancel_at;
 use leasehold_testkit::{Cut, Fault, Proxy, Raw, RawValue, Server};
 
 use crate::support::{
@@ -229,4 +230,63 @@ async fn a_key_of_another_type_is_refused_and_left_alone() {
     assert!(!exists(&mut raw, "a").await);
     let counter = raw.cmd(&["GET", "leasehold_token:{a}"]).await;
     assert_eq!(counter, RawValue::Bulk("x".into()));
+}
+
+#[tokio::test]
+async fn a_lock_that_is_dropped_at_any_await_leaves_nothing() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    let mutex = ours.plain_mutex("a");
+    let mut completed = 0;
+    for n in 0..8 {
+        // Of a free lock, and of one that is held and then released.
+        drop(cancel_at(mutex.lock().into_future(), n).await);
+        until("nothing is left", async || {
+            !exists(&mut raw, "a").await && tickets(&mut raw, "a").await == 0
+        })
+        .await;
+        let guard = take(&theirs.plain_mutex("a")).await;
+        let both = async {
+            let release = async {
+                tokio::time::sleep(ms(5)).await;
+                drop(guard);
+            };
+            tokio::join!(mutex.lock().into_future(), release).0
+        };
+        completed += usize::from(cancel_at(both, n * 2).await.is_some());
+        until("nothing is left", async || {
+            !exists(&mut raw, "a").await && tickets(&mut raw, "a").await == 0
+        })
+        .await;
+    }
+    assert!(completed < 8, "at least the first was dropped");
+}
+
+#[tokio::test]
+async fn its_operations_cost_so_many_commands() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = locks(&server).await;
+    let mutex = locks.plain_mutex("a");
+    // A fixed lease: nothing else asks the server meanwhile.
+    let lease = Duration::from_secs(30);
+    drop(mutex.lock().lease(lease).await.unwrap());
+    until("a free lock", async || !exists(&mut raw, "a").await).await;
+    let total = async |raw: &mut Raw| {
+        let statistics = raw.cmd(&["INFO", "commandstats"]).await;
+        let counts = statistics.str().lines().filter_map(|line| {
+            let (name, fields) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+            let count = fields.strip_prefix("calls=")?.split(',').next()?;
+            (name != "info").then(|| count.parse::<u64>().expect("a count"))
+        });
+        counts.sum::<u64>()
+    };
+    let before = total(&mut raw).await;
+    let guard = mutex.lock().lease(lease).await.unwrap();
+    let taken = total(&mut raw).await;
+    guard.release().await.unwrap();
+    let released = total(&mut raw).await;
+    // EVALSHA, GET, TIME, SET of the counter, SET; and EVALSHA, GET, DEL, EXISTS.
+    assert_eq!((taken - before, released - taken), (5, 4));
 }
