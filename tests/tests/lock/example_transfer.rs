@@ -6,6 +6,8 @@ use std::process::Stdio;
 use leasehold_testkit::{Scratch, Server};
 use tokio::process::Command;
 
+use crate::examples::program;
+
 const ACCOUNTS: [&str; 3] = ["alice", "bob", "carol"];
 
 fn balance(directory: &Path, account: &str) -> i64 {
@@ -20,26 +22,16 @@ async fn many_transfers_at_once_keep_the_sum() {
     for account in ACCOUNTS {
         std::fs::write(scratch.path().join(account), "100 0\n").unwrap();
     }
+    let program = program("transfer").await;
     let transfer = |from: &str, to: &str, amount: &str| {
-        let mut command = Command::new(env!("CARGO"));
+        let mut command = Command::new(&program);
         command
-            .args([
-                "run",
-                "--locked",
-                "--quiet",
-                "--package",
-                "leasehold",
-                "--example",
-                "transfer",
-                "--",
-            ])
             .arg(server.url())
             .arg(scratch.path())
             .args([from, to, amount])
             .stdin(Stdio::null());
         async move { command.output().await.expect("it can be run") }
     };
-    // It is built once, before many of them run.
     let first = transfer("alice", "bob", "1").await;
     let said = String::from_utf8_lossy(&first.stderr);
     assert!(first.status.success(), "{said}");

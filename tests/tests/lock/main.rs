@@ -10,6 +10,7 @@ mod counting;
 mod dependency_tree;
 mod example_connection_pool;
 mod example_transfer;
+mod examples;
 mod fair_faults;
 mod fair_model;
 mod fair_mutex;
