@@ -201,6 +201,37 @@ async fn clients_that_contend_hold_it_one_at_a_time_and_all_get_it() {
     nothing_is_left(&servers, "a").await;
 }
 
+/// A release is heard, so a wait for a long hold asks rarely, and ends with it all the same.
+#[tokio::test]
+async fn those_who_wait_ask_rarely_and_hear_of_a_release() {
+    let servers = servers(3).await;
+    let (ours, theirs) = (
+        over(&servers, Duration::from_secs(10)).await,
+        over(&servers, Duration::from_secs(10)).await,
+    );
+    let held = taken(&ours, "a").await;
+    let waiter = tokio::spawn(theirs.mutex("a").lock().into_future());
+    tokio::time::sleep(ms(1_000)).await;
+    let mut raw = servers[0].raw().await;
+    let scripts = async |raw: &mut Raw| calls(raw, "evalsha").await + calls(raw, "eval").await;
+    let before = scripts(&mut raw).await;
+    tokio::time::sleep(ms(2_000)).await;
+    let asked = scripts(&mut raw).await - before;
+    assert!(asked <= 20, "{asked} scripts in two seconds");
+    assert_eq!(held.release().await.unwrap(), Release::Released);
+    drop(within("its turn", waiter).await.unwrap().unwrap());
+    let channel = "redisson_lock__channel:{a}";
+    for server in &servers {
+        let mut raw = server.raw().await;
+        until("nobody listens any more", async || {
+            let listening = raw.cmd(&["PUBSUB", "NUMSUB", channel]).await;
+            listening.get(channel).unwrap().int() == 0
+        })
+        .await;
+    }
+    nothing_is_left(&servers, "a").await;
+}
+
 #[tokio::test]
 async fn tasks_of_one_process_take_turns() {
     let servers = servers(3).await;

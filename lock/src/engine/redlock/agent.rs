@@ -52,10 +52,8 @@ pub(super) async fn run(hold: Arc<QuorumHold>, index: usize) {
     };
     let end = hold.end();
     // Whatever is under way then is given up: its connection is noted, and the release runs behind it or kills it.
-    let held = end.run_until_cancelled(agent.hold_on()).await;
-    if held.is_none() || !end.is_cancelled() {
-        end.cancelled().await;
-    }
+    end.run_until_cancelled(agent.hold_on()).await;
+    end.cancelled().await;
     agent.release().await;
 }
 

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::core::{Core, too_few};
+use super::core::Core;
 use super::drive::Request;
 use super::hold::QuorumGuard;
 use super::hold::QuorumHold;
@@ -41,11 +41,11 @@ pub(super) async fn attempt(core: &Arc<Core>, request: &Request) -> Attempted {
     let guard = QuorumHold::ask(core, &request.name, request.terms, request.is_fenced);
     let hold = guard.hold();
     let started = Instant::now();
-    let decided = decided(hold, started, |hold| {
+    let is_granted = decided(hold, started, time_to_answer, |hold| {
         let outcome = hold.state(|state| state.quorum.outcome(Now::read()));
         (outcome != Outcome::Open).then_some(outcome == Outcome::Granted)
     });
-    if !decided.await {
+    if !is_granted.await {
         return refused(core, hold);
     }
     if !request.is_fenced {
@@ -53,7 +53,8 @@ pub(super) async fn attempt(core: &Arc<Core>, request: &Request) -> Attempted {
     }
     let token = hold.state(|state| state.quorum.token());
     hold.fence().send_replace(Some(token));
-    let written = self::decided(hold, Instant::now(), |hold| {
+    let patience = |hold: &QuorumHold| patience(&hold.terms);
+    let is_written = decided(hold, Instant::now(), patience, |hold| {
         hold.state(|state| {
             if state.quorum.left(Now::read()).is_zero() {
                 return Some(false);
@@ -61,17 +62,18 @@ pub(super) async fn attempt(core: &Arc<Core>, request: &Request) -> Attempted {
             state.quorum.is_fenced().then_some(true)
         })
     });
-    if written.await {
+    if is_written.await {
         return Attempted::Granted(guard, Some(token));
     }
     let detail = "the fencing token could not be written at a majority of the nodes in time";
     Attempted::Failed(Error::new(ErrorKind::Unavailable, detail))
 }
 
-/// Waits until `decision` says something of the answers, or the nodes that are awaited have had their time.
+/// Waits until `decision` says something of the answers, or the nodes have had their time since `started`.
 async fn decided(
     hold: &QuorumHold,
     started: Instant,
+    time: impl Fn(&QuorumHold) -> Duration,
     decision: impl Fn(&QuorumHold) -> Option<bool>,
 ) -> bool {
     let mut is_last_look = false;
@@ -81,7 +83,7 @@ async fn decided(
         if let Some(decision) = decision(hold) {
             return decision;
         }
-        let until = started + time_to_answer(hold);
+        let until = started + time(hold);
         if Instant::now() < until {
             is_last_look = false;
             let _ = tokio::time::timeout_at(until.into(), answered).await;
@@ -117,8 +119,7 @@ fn refused(core: &Core, hold: &QuorumHold) -> Attempted {
     hold.state(|state| {
         let silent = state.quorum.awaited().count();
         let granted = all - silent - state.refusals.len();
-        // Beside others, who is silent was not waited for: that tells nothing of it.
-        let mut failed = if state.is_contended() { 0 } else { silent };
+        let mut failed = 0;
         let (mut young, mut failure) = (Vec::new(), None::<Error>);
         for refusal in &state.refusals {
             match refusal {
@@ -136,6 +137,10 @@ fn refused(core: &Core, hold: &QuorumHold) -> Attempted {
                 }
             }
         }
+        // Beside others, or with too many failures, those that are silent were not waited for.
+        if failed <= all - needed && !state.is_contended() {
+            failed += silent;
+        }
         if failed <= all - needed {
             // Until enough of those that are too young are old enough. What others hold is free at any time.
             young.sort_unstable();
@@ -143,9 +148,13 @@ fn refused(core: &Core, hold: &QuorumHold) -> Attempted {
             let left = last.filter(|_| !state.is_contended());
             return Attempted::Held(left.unwrap_or_default());
         }
+        let detail = format!(
+            "{failed} of {all} nodes could not be asked or did not answer in time, too many for a majority"
+        );
         Attempted::Failed(match failure {
             Some(error) if !is_passing(error.kind()) => error,
-            failure => too_few(all - failed, all, failure),
+            Some(error) => error.reason_for(&detail),
+            None => Error::new(ErrorKind::Unavailable, detail),
         })
     })
 }

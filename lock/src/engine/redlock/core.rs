@@ -198,7 +198,7 @@ async fn await_nodes(nodes: &[Arc<Node>], news: &Notify, timeout: Duration) -> R
 }
 
 /// The error that this many of all nodes can be reached.
-pub(super) fn too_few(reached: usize, all: usize, failure: Option<Error>) -> Error {
+fn too_few(reached: usize, all: usize, failure: Option<Error>) -> Error {
     let detail = format!("{reached} of {all} nodes answered in time, too few for a majority");
     match failure {
         Some(error) => error.reason_for(&detail),

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ use crate::state::names::Name;
 /// Pauses between attempts are 1 to 8 round trips, and double up to eight times that.
 const PAUSE_ROUND_TRIPS: u64 = 8;
 const LONGEST_FACTOR: u32 = 8;
+/// Where releases are heard they go on doubling up to this: asking is for messages that were lost, and for leases that end.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A lock at several nodes that was asked for, and the conditions.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(crate) struct Request {
 /// The channels on which the nodes tell of releases.
 struct Ears {
     heard: Arc<Notify>,
+    /// How many nodes have confirmed that they tell.
+    confirmed: Arc<AtomicUsize>,
     subscriptions: Vec<Option<Subscription>>,
 }
 
@@ -125,12 +130,18 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
                 Duration::ZERO
             }
         };
-        ears.listen(core, &request.name);
-        let pause = pause(core, factor).max(at_least);
-        factor = (factor * 2).min(LONGEST_FACTOR);
+        let is_heard = ears.listen(core, &request.name);
+        let pause = pause(core, factor).min(LONGEST_PAUSE).max(at_least);
+        if is_heard || factor < LONGEST_FACTOR {
+            factor = factor.saturating_mul(2);
+        }
         let wake_at = Instant::now() + pause;
         let wake_at = until.map_or(wake_at, |until| until.min(wake_at));
-        let _ = tokio::time::timeout_at(wake_at.into(), heard).await;
+        if tokio::time::timeout_at(wake_at.into(), heard).await.is_ok() {
+            // All who wait heard it: they begin one after another.
+            factor = 1;
+            tokio::time::sleep(self::pause(core, factor) / 2).await;
+        }
     }
 }
 
@@ -139,7 +150,7 @@ fn pause(core: &Core, factor: u32) -> Duration {
     let round_trip = core.round_trip();
     let most =
         u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX / 64) * (PAUSE_ROUND_TRIPS - 1);
-    (round_trip + Duration::from_micros(core.jitter.below(most))) * factor
+    (round_trip + Duration::from_micros(core.jitter.below(most))).saturating_mul(factor)
 }
 
 /// The output of `work`, or `None` if `over` is there before.
@@ -158,26 +169,33 @@ async fn unless<T>(over: impl Future<Output = ()>, work: impl Future<Output = T>
 impl Ears {
     fn new(core: &Core) -> Self {
         Self {
-            heard: Arc::new(Notify::new()),
+            heard: Arc::default(),
+            confirmed: Arc::default(),
             subscriptions: core.nodes.iter().map(|_| None).collect(),
         }
     }
 
-    /// Listens at all nodes that are connected.
-    fn listen(&mut self, core: &Core, name: &Name) {
+    /// Listens at all nodes that are connected. Returns whether a majority has confirmed that.
+    fn listen(&mut self, core: &Core, name: &Name) -> bool {
         for (node, subscription) in core.nodes.iter().zip(&mut self.subscriptions) {
-            if subscription.is_some() {
-                continue;
+            if subscription.is_none()
+                && let Some(client) = node.client()
+            {
+                let (heard, confirmed) = (Arc::clone(&self.heard), Arc::clone(&self.confirmed));
+                let is_first = AtomicBool::new(true);
+                let listener = move |event, _| match event {
+                    SubscriptionEvent::Subscribed if is_first.swap(false, Ordering::Relaxed) => {
+                        confirmed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // What was told in between was not heard.
+                    SubscriptionEvent::Message(_) | SubscriptionEvent::Subscribed => {
+                        heard.notify_waiters();
+                    }
+                    _ => {}
+                };
+                *subscription = Some(client.listen(name.channel().as_bytes(), listener));
             }
-            let heard = Arc::clone(&self.heard);
-            let listener = move |event, _| {
-                if matches!(event, SubscriptionEvent::Message(_)) {
-                    heard.notify_waiters();
-                }
-            };
-            *subscription = node
-                .client()
-                .map(|client| client.listen(name.channel().as_bytes(), listener));
         }
+        self.confirmed.load(Ordering::Relaxed) >= core.needed()
     }
 }
