@@ -67,8 +67,8 @@ const STEPS: &str = "local function token() local time = redis.call('TIME') \
       if not first then return end \
       local token = TOKEN local client, number = string.match(first, '^(.+):(%d+)$') \
       local message = 'G ' .. number .. ' ' .. token .. ' 0 1000 ' .. KEYS[1] \
-      redis.call('PUBLISH', 'leasehold:' .. client, message) \
-      redis.call('HSET', KEYS[1], first, '1') redis.call('PEXPIRE', KEYS[1], ARGV[2]) end ";
+      redis.call('HSET', KEYS[1], first, '1') redis.call('PEXPIRE', KEYS[1], ARGV[2]) \
+      redis.call('PUBLISH', 'leasehold:' .. client, message) end ";
 
 /// The bounds a sound client keeps in this workload, with much to spare.
 pub const LIMITS: Limits = Limits {

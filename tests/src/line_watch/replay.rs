@@ -53,8 +53,11 @@ struct Script {
     is_alone: bool,
     /// A ticket that it has taken out of the line, and its score.
     popped: Option<(String, u64)>,
-    /// A hold that it has told of its grant, with the token.
-    told: Option<(String, u64)>,
+    /// That ticket once it holds the lock, as long as its process is not told: it is at the end of the script that a process
+    /// which is told nothing has taken the lock by itself.
+    entered: Option<(String, u64)>,
+    /// The time of its last command.
+    at: u64,
 }
 
 impl Replay {
@@ -108,6 +111,10 @@ impl Replay {
         let args: Vec<&str> = command.args.iter().map(String::as_str).collect();
         self.now = command.at;
         for lock in &mut self.locks {
+            if !command.is_scripted {
+                let settled = lock.settle().into_iter().collect();
+                lock.tell(settled, lock.script.at, &mut self.changes);
+            }
             let changes = if command.is_scripted {
                 lock.in_script(&name, &args, command.at)
             } else {
@@ -137,20 +144,19 @@ impl Lock {
         }
     }
 
-    /// A command of a client: it ends the script before.
+    /// A command of a client: it ends the script before, which is settled.
     fn begin(&mut self, name: &str, args: &[&str]) -> Vec<Change> {
-        let changes = self.settle().into_iter().collect();
         self.script = Script::default();
         if name.starts_with("EVAL") {
             self.script.is_alone = args.get(2) == Some(&"1");
-            return changes;
+            return Vec::new();
         }
         // Not one of the library's: a slot that moves, or the stream from a master.
         let concerns_all = matches!(name, "FLUSHALL" | "FLUSHDB" | "REPLICAOF" | "SLAVEOF");
         if concerns_all || args.iter().any(|arg| self.has(arg)) {
-            return [changes, vec![Change::Unknown]].concat();
+            return vec![Change::Unknown];
         }
-        changes
+        Vec::new()
     }
 
     fn has(&self, key: &str) -> bool {
@@ -159,10 +165,10 @@ impl Lock {
 
     /// A command of the script that runs.
     fn in_script(&mut self, name: &str, args: &[&str], at: u64) -> Vec<Change> {
+        self.script.at = at;
         match (name, args) {
             ("PUBLISH" | "SPUBLISH", [_, channel, message]) => {
-                self.told(channel, message);
-                Vec::new()
+                self.told(channel, message).into_iter().collect()
             }
             ("ZADD", [_, line, .., place, ticket]) if *line == self.line => {
                 self.add(ticket, score(place)).into_iter().collect()
@@ -184,6 +190,10 @@ impl Lock {
             ("HSET", [_, key, id, ..]) if *key == self.key => self.enter(id, at),
             ("HDEL", [_, key, id]) if *key == self.key => {
                 let ended = self.holder.take_if(|holder| holder.id == *id);
+                if let Some(unheard) = self.script.entered.take_if(|(hold, _)| hold == id) {
+                    self.script.popped = Some(unheard);
+                    return Vec::new();
+                }
                 self.removed(ended, at)
             }
             ("DEL" | "UNLINK", [_, key]) if *key == self.key => {
@@ -207,23 +217,28 @@ impl Lock {
     }
 
     /// A message; a grant is `<word> <number> <token> <time> <grant lease> <key>`.
-    fn told(&mut self, channel: &str, message: &str) {
+    fn told(&mut self, channel: &str, message: &str) -> Option<Change> {
         let words: Vec<&str> = message.splitn(6, ' ').collect();
         let [word, number, token, _, _, key] = words[..] else {
-            return;
+            return None;
         };
         let own = format!("{}:", self.line);
         let client = channel
             .strip_prefix(own.as_str())
             .or_else(|| channel.strip_prefix("leasehold:"));
-        if let (true, true, Some(client), Ok(token)) = (
-            word.starts_with('G'),
-            key == self.key,
-            client,
-            token.parse(),
-        ) {
-            self.script.told = Some((format!("{client}:{number}"), token));
+        if !word.starts_with('G') || key != self.key {
+            return None;
         }
+        let (hold, token) = (format!("{}:{number}", client?), token.parse().ok()?);
+        let (hold, score) = self
+            .script
+            .entered
+            .take_if(|(entered, _)| *entered == hold)?;
+        Some(Change::Granted {
+            hold,
+            token,
+            score: Some(score),
+        })
     }
 
     fn add(&mut self, ticket: &str, score: u64) -> Option<Change> {
@@ -276,20 +291,14 @@ impl Lock {
         if self.holder.is_some() {
             return changes;
         }
-        let popped = self.script.popped.take_if(|(popped, _)| popped == id);
-        let score = popped
-            .map(|(_, score)| score)
-            .or_else(|| self.tickets.remove(id));
-        let told = self.script.told.take_if(|(told, _)| told == id);
-        let hold = id.to_owned();
-        changes.push(match told {
-            Some((_, token)) => Change::Granted { hold, token, score },
-            None => Change::Taken {
-                hold,
-                score,
+        self.script.entered = self.script.popped.take_if(|(popped, _)| popped == id);
+        if self.script.entered.is_none() {
+            changes.push(Change::Taken {
+                hold: id.into(),
+                score: self.tickets.remove(id),
                 is_alone: self.script.is_alone,
-            },
-        });
+            });
+        }
         self.holder = Some(Holder {
             id: id.into(),
             until: at,
@@ -297,8 +306,15 @@ impl Lock {
         changes
     }
 
-    /// A ticket that was taken out of the line, and neither put back nor granted.
+    /// A ticket that was taken out of the line, and neither put back nor granted; or that has taken the lock itself.
     fn settle(&mut self) -> Option<Change> {
+        if let Some((hold, score)) = self.script.entered.take() {
+            return Some(Change::Taken {
+                hold,
+                score: Some(score),
+                is_alone: self.script.is_alone,
+            });
+        }
         let (hold, _) = self.script.popped.take()?;
         Some(Change::Left {
             hold,
