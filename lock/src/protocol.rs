@@ -79,6 +79,9 @@ pub(crate) struct Protocol {
     pub(crate) renew_replicated: &'static LazyLock<Script>,
     /// Adds the keys and arguments of one hold to a call of either.
     pub(crate) add_renewal: for<'a> fn(&Renewal<'a>, &mut Call<'a>),
+    /// Renews a hold on several keys by a call for each of them, in this order, which must all find it: while a slot migrates they
+    /// may be at two nodes. `None` for a hold on one key.
+    pub(crate) renew_apart: Option<[RenewApart; 2]>,
     /// Reads its reply, one result a hold in their order; `None` if the script gives no such reply.
     pub(crate) read_renewals: fn(&Value) -> Option<Vec<Renewed>>,
 
@@ -92,6 +95,9 @@ pub(crate) struct Protocol {
     /// Whether a message on the channel of Redisson's releases says that the lock may be free.
     pub(crate) is_release: fn(&[u8]) -> bool,
 }
+
+/// Builds a call that renews one key of a hold.
+pub(crate) type RenewApart = for<'a> fn(&Renewal<'a>) -> Call<'a>;
 
 /// Builds the call that takes a hold over from the owner with this id.
 pub(crate) type TakeOver = for<'a> fn(&Attempt<'a>, former: &'a str) -> Call<'a>;

@@ -116,6 +116,17 @@ fn submit(client: &Client, due: Vec<DueHold>) -> Option<(Batch, Submitted)> {
     Some((batch, submitted))
 }
 
+impl Asked {
+    fn renewal(&self) -> Renewal<'_> {
+        Renewal {
+            name: &self.hold.name,
+            id: &self.hold.id,
+            permits: self.permits,
+            lease: self.lease,
+        }
+    }
+}
+
 impl Batch {
     /// A batch of those of `due` that still need a renewal, which are of one script.
     fn of(due: Vec<DueHold>) -> Option<Self> {
@@ -252,22 +263,26 @@ impl Batch {
             self.protocol.renew
         };
         let mut call = Call::new(script);
-        for Asked {
-            hold,
-            lease,
-            permits,
-            ..
-        } in &self.renewals
-        {
-            let renewal = Renewal {
-                name: &hold.name,
-                id: &hold.id,
-                permits: *permits,
-                lease: *lease,
-            };
-            (self.protocol.add_renewal)(&renewal, &mut call);
+        for one in &self.renewals {
+            (self.protocol.add_renewal)(&one.renewal(), &mut call);
         }
         Some(call)
+    }
+
+    /// The calls that renew its only hold wherever its keys are, to be made one after another while they find it.
+    fn calls_apart(&self) -> Vec<Call<'_>> {
+        let one = self.renewals.first().map(Asked::renewal);
+        match (self.protocol.renew_apart, one) {
+            (Some(calls), Some(renewal)) => calls.map(|call| call(&renewal)).into(),
+            _ => self.call().into_iter().collect(),
+        }
+    }
+
+    /// Whether this reply says that all of it is there.
+    fn is_held(&self, reply: &resp::Value) -> bool {
+        let results = (self.protocol.read_renewals)(reply);
+        let is_held = |result: &Renewed| matches!(result, Renewed::Held | Renewed::Contended);
+        results.is_some_and(|results| results.iter().all(is_held))
     }
 
     /// Each hold in a batch of its own.

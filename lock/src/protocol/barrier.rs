@@ -41,6 +41,7 @@ pub(crate) static PARTY: Protocol = Protocol {
     renew_one: &RENEW,
     renew_replicated: &RENEW,
     add_renewal,
+    renew_apart: None,
     read_renewals,
     release,
     release_single_key: release,

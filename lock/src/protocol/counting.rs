@@ -41,6 +41,7 @@ pub(crate) static COUNTING: Protocol = Protocol {
     renew_one: &CONFIRM,
     renew_replicated: &CONFIRM,
     add_renewal,
+    renew_apart: None,
     read_renewals,
     release: undo,
     release_single_key: undo_alone,

@@ -42,6 +42,7 @@ pub(crate) static FAIR: Protocol = Protocol {
     renew_one: &mutex::RENEW_ONE,
     renew_replicated: &mutex::RENEW_REPLICATED,
     add_renewal: mutex::add_renewal,
+    renew_apart: None,
     read_renewals: mutex::read_renewals,
     release,
     release_single_key: mutex::release_single_key,

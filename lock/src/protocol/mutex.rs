@@ -44,6 +44,7 @@ pub(super) const fn protocol(passes: bool) -> Protocol {
         renew_one: &RENEW_ONE,
         renew_replicated: &RENEW_REPLICATED,
         add_renewal,
+        renew_apart: None,
         read_renewals,
         release,
         release_single_key,

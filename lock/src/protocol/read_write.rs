@@ -45,6 +45,7 @@ pub(crate) static READ: Protocol = Protocol {
     renew_one: &RENEW_READ,
     renew_replicated: &RENEW_READ_REPLICATED,
     add_renewal: add_read_renewal,
+    renew_apart: Some([renew_field, renew_timeout]),
     read_renewals,
     release: release_read,
     release_single_key,
@@ -64,6 +65,7 @@ pub(crate) static WRITE: Protocol = Protocol {
     renew_one: &RENEW_WRITE,
     renew_replicated: &RENEW_WRITE_REPLICATED,
     add_renewal: add_write_renewal,
+    renew_apart: None,
     release: release_write,
     ..READ
 };
@@ -98,6 +100,8 @@ static RENEW_READ_REPLICATED: LazyLock<Script> =
 static RENEW_WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_WRITE));
 static RENEW_WRITE_REPLICATED: LazyLock<Script> =
     LazyLock::new(|| Script::new(sources::RENEW_WRITE_REPLICATED));
+static RENEW_FIELD: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_FIELD));
+static RENEW_TIMEOUT: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_TIMEOUT));
 static DOWNGRADE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::DOWNGRADE));
 static UPGRADE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::UPGRADE));
 static TAKE_OVER: LazyLock<Script> = LazyLock::new(|| Script::new(sources::TAKE_OVER));
@@ -252,6 +256,21 @@ fn add_write_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
     call.key(renewal.name.key())
         .arg(renewal.id.as_bytes())
         .arg(millis(renewal.lease));
+}
+
+/// Renews the field of a reader, and with it the expiry of the lock.
+fn renew_field<'a>(renewal: &Renewal<'a>) -> Call<'a> {
+    let mut call = Call::new(&RENEW_FIELD);
+    add_write_renewal(renewal, &mut call);
+    call
+}
+
+/// Renews the timeout key of a reader whose field is there.
+fn renew_timeout<'a>(renewal: &Renewal<'a>) -> Call<'a> {
+    let mut call = Call::new(&RENEW_TIMEOUT);
+    call.made_key(timeout_key(renewal.name, renewal.id))
+        .arg(millis(renewal.lease));
+    call
 }
 
 fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {

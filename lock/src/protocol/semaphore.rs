@@ -39,6 +39,7 @@ pub(crate) static SEMAPHORE: Protocol = Protocol {
     renew_one: &RENEW,
     renew_replicated: &RENEW_REPLICATED,
     add_renewal,
+    renew_apart: None,
     read_renewals,
     release,
     release_single_key,

@@ -171,13 +171,29 @@ pub(super) async fn run_one(
     client: &Client,
     batch: &Batch,
 ) -> (Result<resp::Value, resp::Error>, Worth) {
-    let first = batch
-        .renewals
-        .first()
-        .and_then(|one| one.hold.terms.quorum());
-    let (Some(call), Some(quorum)) = (batch.call(), first) else {
+    let mut done = (
+        Err(resp::Error::config("nothing to renew")),
+        Worth::Unconfirmed,
+    );
+    for call in batch.calls_apart() {
+        done = run_call(client, batch, &call).await;
+        if !done.0.as_ref().is_ok_and(|reply| batch.is_held(reply)) || done.1 != Worth::Counts {
+            break;
+        }
+    }
+    done
+}
+
+/// Makes one call for the only hold of a batch, and has it confirmed.
+async fn run_call(
+    client: &Client,
+    batch: &Batch,
+    call: &Call<'_>,
+) -> (Result<resp::Value, resp::Error>, Worth) {
+    let first = batch.renewals.first();
+    let Some(quorum) = first.and_then(|one| one.hold.terms.quorum()) else {
         return (
-            Err(resp::Error::config("nothing to renew")),
+            Err(resp::Error::config("nothing to confirm")),
             Worth::Unconfirmed,
         );
     };

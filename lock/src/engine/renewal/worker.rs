@@ -264,19 +264,22 @@ impl Connected {
 /// Renews a single hold, wherever its key is. That takes more than a submission: an ASK is to be followed, and must not be
 /// remembered.
 async fn renew_one(client: Client, batch: Batch) -> Done {
-    let answer = {
-        let Some(call) = batch.call() else {
-            return Done::Finished;
-        };
+    let mut answer = None;
+    for call in batch.calls_apart() {
         let slices = call.slices();
         let deadline = Instant::now() + client.command_timeout();
-        client.eval(&slices.call(), deadline).await
-    };
-    Done::Renewed(
-        batch,
-        answer.map(|evaluated| evaluated.value),
-        Worth::Counts,
-    )
+        let evaluated = client.eval(&slices.call(), deadline).await;
+        let reply = evaluated.map(|evaluated| evaluated.value);
+        let goes_on = reply.as_ref().is_ok_and(|reply| batch.is_held(reply));
+        answer = Some(reply);
+        if !goes_on {
+            break;
+        }
+    }
+    match answer {
+        Some(answer) => Done::Renewed(batch, answer, Worth::Counts),
+        None => Done::Finished,
+    }
 }
 
 /// The same for a hold that replicas confirm.

@@ -53,6 +53,8 @@ pub(crate) const RENEW_READ: &str = script!("renewing.lua", "renew_read.lua");
 pub(crate) const RENEW_READ_REPLICATED: &str = script!("renewing_always.lua", "renew_read.lua");
 pub(crate) const RENEW_WRITE: &str = script!("renewing.lua", "renew_write.lua");
 pub(crate) const RENEW_WRITE_REPLICATED: &str = script!("renewing_always.lua", "renew_write.lua");
+pub(crate) const RENEW_FIELD: &str = script!("renew_field.lua");
+pub(crate) const RENEW_TIMEOUT: &str = script!("renew_timeout.lua");
 pub(crate) const DOWNGRADE: &str = script!(
     "downgrade.lua",
     "../steps/token.lua",
