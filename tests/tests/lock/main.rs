@@ -52,6 +52,7 @@ mod restart_guard;
 mod rw_conversions;
 mod rw_lock;
 mod rw_redisson;
+mod rw_topologies;
 mod safe_mode_fresh_clients;
 mod safe_mode_frozen_master;
 mod safe_mode_members;
