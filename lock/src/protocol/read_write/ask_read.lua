@@ -34,7 +34,9 @@
 local reads = true
 local call = redis.call
 local ttl = call('PTTL', KEYS[1])
-local waiting = redis.pcall('EXISTS', KEYS[3]) == 1
+local waiting = redis.pcall('ZCARD', KEYS[3])
+-- A line that cannot be read has nobody in it.
+waiting = type(waiting) == 'number' and waiting > 0
 local mode, reading, writing
 if ttl ~= -2 then
   local known = call('HMGET', KEYS[1], 'mode', ARGV[1], ARGV[1] .. ':write')

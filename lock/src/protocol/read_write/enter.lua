@@ -61,6 +61,7 @@ end
 
 -- 1 if others wait, 0 if not or if that cannot be known.
 local function others_wait()
-  return redis.pcall('EXISTS', KEYS[3]) == 1 and 1 or 0
+  local waiting = redis.pcall('ZCARD', KEYS[3])
+  return type(waiting) == 'number' and waiting > 0 and 1 or 0
 end
 

@@ -17,7 +17,8 @@
 --
 -- May be repeated: the second time finds nothing and changes nothing.
 --
--- A hold that was taken while the slot migrated writes, whatever it was asked for: either field is removed. Another hold's timeout
+-- A hold that was taken while the slot migrated writes, whatever it was asked for, and one that was being converted may be either:
+-- whichever field is there is removed. Another hold's timeout
 -- keys are left alone, and so is the expiry of the lock, which other readers may rely on.
 --
 -- Nothing that goes wrong with the line or a message may hide that the hold is gone: all of that goes through pcall.
@@ -29,15 +30,28 @@ local call = redis.call
 if ARGV[4] and ARGV[4] ~= '' then
   redis.pcall('ZREM', KEYS[3], ARGV[4])
 end
-local removed = call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. ':write')
-local is_free = removed > 0 and call('HLEN', KEYS[1]) == 1
-if is_free then
-  call('DEL', KEYS[1])
-end
+local removed
 if KEYS[4] then
+  removed = call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. ':write')
+else
+  removed = call('HDEL', KEYS[1], ARGV[1] .. ':write')
+  if removed == 0 and call('HDEL', KEYS[1], ARGV[1]) == 1 then
+    -- Its downgrade was not answered.
+    removed = 1
+    local prefix = string.find(KEYS[1], '{', 1, true) and KEYS[1] or '{' .. KEYS[1] .. '}'
+    redis.pcall('DEL', prefix .. ':' .. ARGV[1] .. ':rwlock_timeout:1')
+  end
+end
+local is_free = removed > 0 and call('HLEN', KEYS[1]) == 1
+if is_free and KEYS[4] then
+  call('DEL', KEYS[1], KEYS[4])
+elseif is_free then
+  call('DEL', KEYS[1])
+elseif KEYS[4] then
   redis.pcall('DEL', KEYS[4])
 end
-if redis.pcall('EXISTS', KEYS[3]) ~= 1 then
+local waiting = redis.pcall('ZCARD', KEYS[3])
+if type(waiting) ~= 'number' or waiting == 0 then
   if is_free and ARGV[5] then
     redis.pcall(ARGV[2] == 'S' and 'SPUBLISH' or 'PUBLISH', ARGV[5], KEYS[4] and '0' or '1')
   end

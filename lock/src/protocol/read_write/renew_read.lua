@@ -44,7 +44,8 @@ for i = 1, #KEYS / 2 do
     -- Not among the keys: it is absent as a rule, and while the slot migrates the call would be refused for it.
     local braces = string.find(key, '{', 1, true)
     local line = braces and 'leasehold_line:' .. key or 'leasehold_line:{' .. key .. '}'
-    held[i] = redis.pcall('EXISTS', line) == 1 and 2 or 1
+    local waiting = redis.pcall('ZCARD', line)
+    held[i] = type(waiting) == 'number' and waiting > 0 and 2 or 1
   end
 end
 return held
