@@ -9,6 +9,7 @@ mod cluster;
 mod counting;
 mod dependency_tree;
 mod example_connection_pool;
+mod example_first_come;
 mod example_transfer;
 mod examples;
 mod fair_faults;
