@@ -1,6 +1,6 @@
 //! `leasehold`: the mutex, with its guard, its fencing token and its renewal.
 
-use leasehold::{Guard, Locks, Mutex, Release};
+use leasehold::{Guard, Interop, Locks, Mutex, Release};
 
 use crate::client::{Locker, PairClient};
 use crate::scripts::Job;
@@ -14,6 +14,12 @@ pub struct Lock {
 /// The locks of a server, for many waiters.
 #[derive(Clone)]
 pub struct Waited {
+    locks: Locks,
+}
+
+/// The same, for its fair locks; `BESIDE_REDISSON` with its queue.
+#[derive(Clone)]
+pub struct Fair<const BESIDE_REDISSON: bool> {
     locks: Locks,
 }
 
@@ -50,6 +56,30 @@ impl Locker for Waited {
 
     async fn lock(&self, key: &str, _waiter: usize) -> Guard {
         self.locks.mutex(key).lock().await.expect("the lock")
+    }
+
+    async fn unlock(&self, guard: Guard) {
+        assert_eq!(guard.release().await.expect("an answer"), Release::Released);
+    }
+}
+
+impl<const BESIDE_REDISSON: bool> Locker for Fair<BESIDE_REDISSON> {
+    type Guard = Guard;
+
+    async fn connect(port: u16, _waiters: usize) -> Self {
+        let interop = if BESIDE_REDISSON {
+            Interop::Redisson
+        } else {
+            Interop::Off
+        };
+        let builder = Locks::builder(format!("redis://127.0.0.1:{port}")).interop(interop);
+        Self {
+            locks: builder.connect().await.expect("a server"),
+        }
+    }
+
+    async fn lock(&self, key: &str, _waiter: usize) -> Guard {
+        self.locks.fair_mutex(key).lock().await.expect("the lock")
     }
 
     async fn unlock(&self, guard: Guard) {

@@ -10,7 +10,7 @@ use crate::client::Locker;
 use crate::floor::grant::Grant;
 use crate::floor::raw_blocking::RawBlocking;
 use crate::harness::{Harness, Placement, Samples};
-use crate::ours::lock::Waited;
+use crate::ours::lock::{Fair, Waited};
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures, percentile};
 
@@ -125,6 +125,8 @@ pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-grant" => measure::<Grant>(request),
         "leasehold" => measure::<Waited>(request),
+        "leasehold-fair" => measure::<Fair<false>>(request),
+        "leasehold-fair-redisson" => measure::<Fair<true>>(request),
         other => panic!("no candidate {other}"),
     }
 }
@@ -136,8 +138,8 @@ fn measure<L: Locker>(request: &Request) -> Figures {
         processes.parse().expect("a number"),
         tasks.parse().expect("a number"),
     );
+    let key: Arc<str> = format!("lock:{}:{processes}:{tasks}", request.candidate).into();
     request.run(async move {
-        let key: Arc<str> = format!("lock:handover:{processes}:{tasks}").into();
         let released = Arc::new(AtomicU64::new(0));
         let stop = Arc::new(AtomicBool::new(false));
         let base = Instant::now();

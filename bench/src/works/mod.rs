@@ -5,6 +5,7 @@ pub mod build;
 pub mod cluster;
 pub mod decode;
 pub mod encode;
+pub mod fair;
 pub mod fairness;
 pub mod handoff;
 pub mod handover;
@@ -84,6 +85,11 @@ pub const ALL: &[Work] = &[
         name: "handover",
         run: handover::run,
         sample: handover::sample,
+    },
+    Work {
+        name: "fair",
+        run: fair::run,
+        sample: fair::sample,
     },
     Work {
         name: "fairness",
