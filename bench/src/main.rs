@@ -14,6 +14,7 @@ mod report;
 mod sample;
 mod scripts;
 mod server;
+mod statistics;
 mod works;
 
 use std::io::{Error, Result};

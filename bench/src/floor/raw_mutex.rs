@@ -9,19 +9,18 @@ use crate::floor::raw_tokio::RawTokio;
 use crate::floor::scan::number;
 use crate::scripts::{Job, LEASE_MS, Script};
 
-static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lock/src/protocol/mutex/acquire.lua")));
-static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lock/src/protocol/mutex/release.lua")));
+#[path = "../../../lock/src/protocol/mutex/sources.rs"]
+#[expect(dead_code, reason = "only two of the scripts are needed here")]
+mod sources;
 
-/// TTL of the token counter, in milliseconds: ten minutes, but ten leases at least.
-const KEEP_MS: &str = "600000";
+static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::ACQUIRE));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
 
 /// One connection and one lock.
 pub struct RawMutex {
     raw: RawTokio,
     token_key: String,
-    channel: String,
+    line: String,
     /// Client and number of the acquisition, as the mutex names its holds.
     hold: String,
     acquired: u64,
@@ -36,7 +35,7 @@ impl PairClient for RawMutex {
         Self {
             raw,
             token_key: String::new(),
-            channel: String::new(),
+            line: String::new(),
             hold: String::new(),
             acquired: 0,
         }
@@ -45,16 +44,22 @@ impl PairClient for RawMutex {
     async fn pair(&mut self, job: &Job) {
         if self.token_key.is_empty() {
             self.token_key = format!("redisson_lock_token:{{{}}}", job.key);
-            self.channel = format!("redisson_lock__channel:{{{}}}", job.key);
+            self.line = format!("leasehold_line:{{{}}}", job.key);
         }
         self.acquired += 1;
         self.hold.clear();
         write!(self.hold, "{}:{}", job.token, self.acquired).expect("memory");
 
-        let (key, hold) = (job.key.as_bytes(), self.hold.as_bytes());
-        let keys = [key, self.token_key.as_bytes()];
-        let args = [hold, LEASE_MS.as_bytes(), KEEP_MS.as_bytes()];
-        let token = self.raw.evalsha(ACQUIRE.sha.as_bytes(), &keys, &args).await;
+        let (key, counter) = (job.key.as_bytes(), self.token_key.as_bytes());
+        let hold = self.hold.as_bytes();
+        let token = self
+            .raw
+            .evalsha(
+                ACQUIRE.sha.as_bytes(),
+                &[key, counter],
+                &[hold, LEASE_MS.as_bytes()],
+            )
+            .await;
         assert!(
             token[0] == b':' && number(&token[1..token.len() - 2]) > 0,
             "{}",
@@ -64,8 +69,8 @@ impl PairClient for RawMutex {
             .raw
             .evalsha(
                 RELEASE.sha.as_bytes(),
-                &[key],
-                &[hold, self.channel.as_bytes(), b"PUBLISH"],
+                &[key, counter, self.line.as_bytes()],
+                &[hold],
             )
             .await;
         assert_eq!(released, b":1\r\n", "{}", String::from_utf8_lossy(released));

@@ -5,7 +5,8 @@ use leasehold::{Guard, Interop, Locks, Mutex, Release};
 use crate::client::{Locker, PairClient};
 use crate::scripts::Job;
 
-/// The locks of a server, and the mutex that one task uses.
+/// The locks of a server, and the mutex that one task uses. Clones share the connection.
+#[derive(Clone)]
 pub struct Lock {
     locks: Locks,
     mutex: Option<Mutex>,

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::client::Locker;
 use crate::floor::grant::Grant;
-use crate::floor::raw_blocking::RawBlocking;
 use crate::harness::{Harness, Placement, Samples};
 use crate::ours::lock::{Fair, Waited};
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures, percentile};
+use crate::statistics::Statistics;
 
 const CANDIDATES: &[&str] = &["floor-grant", "leasehold"];
 /// How many processes, and how many tasks wait in each.
@@ -164,9 +164,9 @@ fn measure<L: Locker>(request: &Request) -> Figures {
         }
         // Until all of them wait.
         tokio::time::sleep(duration / 3).await;
-        let (start, before) = (base.elapsed().as_nanos() as u64, Server::read(port));
+        let (start, before) = (base.elapsed().as_nanos() as u64, Statistics::read(port));
         tokio::time::sleep(duration).await;
-        let (end, after) = (base.elapsed().as_nanos() as u64, Server::read(port));
+        let (end, after) = (base.elapsed().as_nanos() as u64, Statistics::read(port));
         stop.store(true, Relaxed);
         let (mut nanos, mut grants) = (Vec::new(), Vec::new());
         for task in running {
@@ -195,34 +195,4 @@ fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     sum * sum / (shares.len() as f64 * squares)
-}
-
-/// What the server says of itself.
-struct Server {
-    /// Script calls so far.
-    scripts: f64,
-    /// Seconds of CPU time so far.
-    cpu: f64,
-}
-
-impl Server {
-    fn read(port: u16) -> Self {
-        let mut client = RawBlocking::open(port).expect("the server is up");
-        let reply = client.call(&[b"INFO", b"ALL"]).expect("an answer");
-        let text = String::from_utf8_lossy(&reply);
-        let sum = |prefixes: [&str; 2]| -> f64 {
-            let values = text.lines().filter_map(|line| {
-                let value = prefixes
-                    .iter()
-                    .find_map(|prefix| line.strip_prefix(prefix))?;
-                let end = value.find(',').unwrap_or(value.len());
-                value[..end].parse::<f64>().ok()
-            });
-            values.sum()
-        };
-        Self {
-            scripts: sum(["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]),
-            cpu: sum(["used_cpu_sys:", "used_cpu_user:"]),
-        }
-    }
 }

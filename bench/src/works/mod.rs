@@ -14,6 +14,7 @@ pub mod isolation;
 pub mod latency;
 pub mod memory;
 pub mod mutex;
+pub mod mutex_tasks;
 pub mod outage;
 pub mod recovery;
 pub mod refresh;
@@ -60,6 +61,11 @@ pub const ALL: &[Work] = &[
         name: "mutex",
         run: mutex::run,
         sample: mutex::sample,
+    },
+    Work {
+        name: "mutex-tasks",
+        run: mutex_tasks::run,
+        sample: mutex_tasks::sample,
     },
     Work {
         name: "throughput",

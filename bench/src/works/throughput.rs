@@ -19,6 +19,7 @@ use crate::peers::rustis::Rustis;
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures};
 use crate::scripts::{Job, LEASE_MS, TOGGLE};
+use crate::statistics::Statistics;
 
 /// Tasks that share the connection.
 pub const TASKS: usize = 64;
@@ -207,13 +208,13 @@ pub fn measure<C: PairClient + Clone>(request: &Request) -> Figures {
         if count > 0 {
             exactly(client, count).await
         } else {
-            during(client, duration).await
+            during(client, port, duration).await
         }
     })
 }
 
 /// As many pairs as there is time for.
-async fn during<C: PairClient + Clone>(client: C, duration: Duration) -> Figures {
+async fn during<C: PairClient + Clone>(client: C, port: u16, duration: Duration) -> Figures {
     let stop = Arc::new(AtomicBool::new(false));
     let counters: Arc<Vec<AtomicU64>> = Arc::new((0..TASKS).map(|_| AtomicU64::new(0)).collect());
     let done = || {
@@ -237,6 +238,7 @@ async fn during<C: PairClient + Clone>(client: C, duration: Duration) -> Figures
         .collect();
 
     tokio::time::sleep(WARM_UP).await;
+    let server = Statistics::read(port);
     let (start, cpu, pairs) = (Instant::now(), cpu::of_this_process(), done());
     tokio::time::sleep(duration).await;
     let (elapsed, cpu, pairs) = (
@@ -244,6 +246,7 @@ async fn during<C: PairClient + Clone>(client: C, duration: Duration) -> Figures
         cpu::of_this_process() - cpu,
         done() - pairs,
     );
+    let server = Statistics::read(port).cpu - server.cpu;
 
     stop.store(true, Relaxed);
     for task in tasks {
@@ -252,6 +255,7 @@ async fn during<C: PairClient + Clone>(client: C, duration: Duration) -> Figures
     figures([
         ("pairs_s", pairs as f64 / elapsed.as_secs_f64()),
         ("cpu_us", cpu * 1e6 / pairs as f64),
+        ("server_us", server * 1e6 / pairs as f64),
     ])
 }
 

@@ -1,0 +1,38 @@
+//! What a server says of itself.
+
+use crate::floor::raw_blocking::RawBlocking;
+
+/// Statistics of a server since its start.
+pub struct Statistics {
+    /// Script calls.
+    pub scripts: f64,
+    /// Seconds of CPU time.
+    pub cpu: f64,
+}
+
+impl Statistics {
+    /// Asks the server on `port`.
+    ///
+    /// # Panics
+    ///
+    /// When it does not answer.
+    pub fn read(port: u16) -> Self {
+        let mut client = RawBlocking::open(port).expect("the server is up");
+        let reply = client.call(&[b"INFO", b"ALL"]).expect("an answer");
+        let text = String::from_utf8_lossy(&reply);
+        let sum = |prefixes: [&str; 2]| -> f64 {
+            let values = text.lines().filter_map(|line| {
+                let value = prefixes
+                    .iter()
+                    .find_map(|prefix| line.strip_prefix(prefix))?;
+                let end = value.find(',').unwrap_or(value.len());
+                value[..end].parse::<f64>().ok()
+            });
+            values.sum()
+        };
+        Self {
+            scripts: sum(["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]),
+            cpu: sum(["used_cpu_sys:", "used_cpu_user:"]),
+        }
+    }
+}
