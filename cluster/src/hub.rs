@@ -30,8 +30,9 @@ use crate::source::Source;
 /// Pause before the next attempt after a server ended or redirected a subscription: by then the map may be newer.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Subscriptions that are under way at one node when channels are subscribed to anew.
-const WINDOW: usize = 64;
+/// Subscriptions that are under way at one node when channels are subscribed to anew. With 64 the p99 of other commands was
+/// 2.5 to 5 times the calm one while ten thousand were repeated, with 16 it is 1.7 to 2, and they take no longer.
+const WINDOW: usize = 16;
 
 /// Channels that a walk looks at before other tasks get their turn.
 const SLICE: usize = 128;
