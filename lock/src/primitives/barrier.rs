@@ -32,6 +32,10 @@ use crate::state::names::Name;
 /// A server that was promoted from a replica which lagged may have lost an arrival: then nobody passes, and the generation
 /// breaks. In a slot that migrates arriving may fail as [`ErrorKind::Unavailable`].
 ///
+/// Least rights of a user, here for the namespace `shop`: `~leasehold_barrier:{shop:* ~leasehold_arrived:{shop:*
+/// &leasehold_barrier:{shop:*`, and `+eval +evalsha +time +pttl +pexpire +hget +hset +hdel +hgetall +zscore +zadd +zrem +zcount
+/// +zremrangebyscore +zrangebyscore +publish +subscribe +unsubscribe +info`. Without the channel those who wait look each second.
+///
 /// ```no_run
 /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
 /// let step = locks.barrier("step", 3);

@@ -49,6 +49,10 @@ const MAX_PARTICIPANT: usize = 4096;
 /// [`replicated`](Self::replicated) a count that was reported is on the replicas. While the slot of a latch migrates, counting
 /// may fail as [`ErrorKind::Unavailable`]; waiting goes on.
 ///
+/// Least rights of a user, here for the namespace `shop`: `~shop:* ~leasehold_latch:{shop:* &leasehold_latch:{shop:*`, and
+/// `+eval +evalsha +time +pttl +pexpire +get +set +decr +del +zscore +zadd +zrem +zremrangebyscore +zrangebyscore +publish
+/// +subscribe +unsubscribe +info`. Without the channel those who wait look each second.
+///
 /// ```no_run
 /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
 /// let pages = locks.latch("pages");

@@ -33,6 +33,10 @@ use crate::state::names::Name;
 /// [`Acquire::replicated`]. With several independent servers, as redsync uses them, no other library is excluded unless it
 /// uses this one.
 ///
+/// Least rights of a user, here for the namespace `shop`: `~shop:* ~leasehold_token:{shop:* ~leasehold_line:{shop:*
+/// &leasehold:*`, and `+eval +evalsha +time +pttl +pexpire +get +set +del +exists +zpopmin +zrevrange +zadd +zrank +zscore +zrem
+/// +zrange +zcard +publish +subscribe +unsubscribe +info`.
+///
 /// ```no_run
 /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
 /// // As a Python service does: `r.lock("report", timeout=30)`.

@@ -15,7 +15,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(250);
 const OUTAGE: Duration = Duration::from_secs(30);
 /// A look that takes longer is made by another watcher as well: the task of the first may be blocked, or polled no more.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Pauses are longer by up to as many per mille, to spread the looks of many processes.
+/// Pauses are shorter by up to as many per mille, to spread the looks of many processes.
 pub(crate) const JITTER: u64 = 100;
 
 /// The looks at one name.
@@ -109,9 +109,8 @@ impl Watch {
         self.failing_since = None;
         let doublings = if self.is_deaf { 0 } else { self.idle.min(3) };
         let pause = (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE);
-        let spread = pause * u32::try_from(jitter).unwrap_or(0) / 1000;
-        let pause = within.map_or(pause, |within| within.min(pause));
-        self.look_at = Some(now + pause + spread);
+        let pause = pause - pause * jitter.min(JITTER) as u32 / 1000;
+        self.look_at = Some(now + within.map_or(pause, |within| within.min(pause)));
         self.idle = self.idle.saturating_add(1);
     }
 
