@@ -17,6 +17,7 @@ use super::readers::{self, Among};
 use super::release;
 use super::request::{Request, Wait};
 use crate::error::{Error, ErrorKind};
+use crate::protocol::permits::MOST_PERMITS;
 use crate::state::deadline::Now;
 use crate::state::hold::Nest;
 use crate::state::id::is_id_of_owner;
@@ -32,23 +33,7 @@ pub(crate) async fn acquire(request: &Request) -> Result<Option<Arc<Hold>>, Erro
 
 async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
     let Request { context, terms, .. } = request;
-    context.check_name(&request.name)?;
-    if let Some(what) = terms.bad_duration() {
-        return Err(Error::bad_lease(what));
-    }
-    if let Some(former) = request.owner.as_ref().and_then(|owner| owner.former())
-        && !is_id_of_owner(former)
-    {
-        return Err(Error::new(
-            ErrorKind::Config,
-            "`owner_from` was given a text that is no owner's id",
-        ));
-    }
-    if request.protocol.access.is_counted()
-        && let Some(bad) = request.permits.bad()
-    {
-        return Err(Error::bad_permits(bad));
-    }
+    check(request)?;
     let held = request
         .owner
         .as_ref()
@@ -88,6 +73,34 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
         }
         return taken;
     }
+}
+
+/// Refuses what could never be granted.
+fn check(request: &Request) -> Result<(), Error> {
+    let Request { context, terms, .. } = request;
+    context.check_name(&request.name)?;
+    if let Some(what) = terms.bad_duration() {
+        return Err(Error::bad_lease(what));
+    }
+    if let Some(former) = request.owner.as_ref().and_then(|owner| owner.former())
+        && !is_id_of_owner(former)
+    {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "`owner_from` was given a text that is no owner's id",
+        ));
+    }
+    // Without owners permits are a mere number to the server.
+    let most = match request.protocol.access {
+        Access::Ownerless => u32::MAX,
+        _ => MOST_PERMITS,
+    };
+    if request.protocol.access.is_counted()
+        && let Some(bad) = request.permits.bad(most)
+    {
+        return Err(Error::bad_permits(bad));
+    }
+    Ok(())
 }
 
 /// Joins the queue. Returns the place, and until when to wait there; `None` if it is not to wait and would have to.

@@ -10,14 +10,14 @@ use leasehold_resp::Value;
 use crate::engine::acquire::acquire;
 use crate::engine::handle::Handle;
 use crate::engine::request::{Request, Wait};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::guard::Guard;
 use crate::options::{Interop, Replicas, Terms};
 use crate::protocol::call::Call;
 use crate::protocol::counting::{
     COUNTING, Change, REMEMBERED, available, give_back, read_available, set_permits,
 };
-use crate::protocol::permits::{MOST_PERMITS, Permits, bad_capacity};
+use crate::protocol::permits::{Permits, bad_capacity};
 use crate::state::id::HoldId;
 use crate::state::names::Name;
 
@@ -82,8 +82,9 @@ impl CountingSemaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadCount`] for no permits, and for more than the handle's number; otherwise those of
-    /// [`Acquire`](crate::Acquire). After [`ErrorKind::Unknown`] what it may have taken is being given back.
+    /// [`ErrorKind::BadCount`](crate::ErrorKind::BadCount) for no permits, and for more than the handle's number; otherwise those
+    /// of [`Acquire`](crate::Acquire). After an [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) what it may have taken is
+    /// being given back.
     ///
     /// # Cancel safety
     ///
@@ -124,19 +125,17 @@ impl CountingSemaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadCount`] for no permits; [`ErrorKind::Unknown`] if no answer came, and it may have been done or not; and
-    /// those of asking a server.
+    /// [`ErrorKind::BadCount`](crate::ErrorKind::BadCount) for no permits;
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) if no answer came, and it may have been done or not; and those of
+    /// asking a server.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn release(&self, permits: u32) -> Result<(), Error> {
         self.check()?;
-        if permits == 0 || permits > MOST_PERMITS {
-            return Err(self.error(Error::new(
-                ErrorKind::BadCount,
-                format!("1 to {MOST_PERMITS} permits can be given back at once, not {permits}"),
-            )));
+        if let Some(bad) = bad_capacity(permits) {
+            return Err(self.error(Error::bad_permits(bad)));
         }
         let id = self.context.next_hold(None);
         let reply = self.run(&give_back(&self.change(&id, permits))).await?;
@@ -147,7 +146,7 @@ impl CountingSemaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongType`] if the key is not a semaphore; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a semaphore; and those of asking a server.
     ///
     /// # Cancel safety
     ///
@@ -168,7 +167,8 @@ impl CountingSemaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadCount`] for a number that a semaphore cannot have; otherwise those of [`release`](Self::release).
+    /// [`ErrorKind::BadCount`](crate::ErrorKind::BadCount) for a number that a semaphore cannot have; otherwise those of
+    /// [`release`](Self::release).
     ///
     /// # Cancel safety
     ///

@@ -114,7 +114,7 @@ impl Semaphore {
     ///
     /// Of the returned [`Acquire`], when it is awaited;
     /// [`ErrorKind::BadCount`] for none, for more than there are in all, and for more than
-    /// 100,000.
+    /// 10,000.
     pub fn acquire_many(&self, permits: u32) -> Acquire<Permit> {
         Acquire::new(self.request(permits, Wait::Endless))
     }

@@ -1,7 +1,7 @@
 //! How much of a primitive a hold takes, where that is counted.
 
-/// The longest hold in permits: the server writes each by itself, and does nothing else meanwhile.
-pub(crate) const MOST_PERMITS: u32 = 100_000;
+/// The most permits of one hold: the server writes each by itself, and does nothing else meanwhile, for about 5 µs each.
+pub(crate) const MOST_PERMITS: u32 = 10_000;
 /// The largest number of permits in all, which is Redisson's.
 pub(crate) const LARGEST_CAPACITY: u32 = i32::MAX.cast_unsigned();
 
@@ -47,8 +47,8 @@ impl Permits {
         }
     }
 
-    /// Why these cannot be asked for, if so.
-    pub(crate) const fn bad(self) -> Option<BadPermits> {
+    /// Why these cannot be asked for where at most `most` can be at once, if so.
+    pub(crate) const fn bad(self, most: u32) -> Option<BadPermits> {
         let Self {
             count, capacity, ..
         } = self;
@@ -64,7 +64,7 @@ impl Permits {
                 capacity,
             });
         }
-        if count > MOST_PERMITS {
+        if count > most {
             return Some(BadPermits::AtOnce(count));
         }
         None
@@ -86,22 +86,28 @@ mod tests {
 
     #[test]
     fn what_could_never_be_granted_is_refused() {
-        assert_eq!(Permits::of(5, 5).bad(), None);
-        assert_eq!(Permits::of(0, 5).bad(), Some(BadPermits::NoneAsked));
-        assert_eq!(Permits::of(1, 0).bad(), Some(BadPermits::Capacity(0)));
+        assert_eq!(Permits::of(5, 5).bad(MOST_PERMITS), None);
+        assert_eq!(
+            Permits::of(0, 5).bad(MOST_PERMITS),
+            Some(BadPermits::NoneAsked)
+        );
+        assert_eq!(
+            Permits::of(1, 0).bad(MOST_PERMITS),
+            Some(BadPermits::Capacity(0))
+        );
         let too_many = BadPermits::TooMany {
             asked: 6,
             capacity: 5,
         };
-        assert_eq!(Permits::of(6, 5).bad(), Some(too_many));
+        assert_eq!(Permits::of(6, 5).bad(MOST_PERMITS), Some(too_many));
         let (most, all) = (MOST_PERMITS, LARGEST_CAPACITY);
-        assert_eq!(Permits::of(most, all).bad(), None);
+        assert_eq!(Permits::of(most, all).bad(most), None);
         assert_eq!(
-            Permits::of(most + 1, all).bad(),
+            Permits::of(most + 1, all).bad(most),
             Some(BadPermits::AtOnce(most + 1))
         );
         assert_eq!(
-            Permits::of(1, all + 1).bad(),
+            Permits::of(1, all + 1).bad(most),
             Some(BadPermits::Capacity(all + 1))
         );
     }

@@ -71,6 +71,7 @@ mod scripts_refusals;
 mod semaphore;
 mod semaphore_cluster;
 mod semaphore_commands;
+mod semaphore_cuts;
 mod semaphore_faults;
 mod semaphore_model;
 mod semaphore_redisson;
