@@ -251,3 +251,26 @@ async fn beside_redisson_both_hear_of_releases() {
     assert_eq!(java.heard().await, ["1"]);
     assert_eq!(value(&mut raw).await, "1");
 }
+
+/// Redisson's acquire has no name: sent again, it takes again, and nobody gives that back.
+#[tokio::test]
+async fn permits_that_redisson_took_twice_are_gone_until_somebody_sets_them() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let ours = Locks::builder(server.url())
+        .interop(Interop::Redisson)
+        .connect()
+        .await
+        .unwrap();
+    let semaphore = counting(&ours, 3).await;
+    // `trySetPermits(3)`, `acquire()` twice, and one `release()`
+    raw.cmd(&["SET", "a", "3"]).await;
+    for change in ["DECR", "DECR", "INCR"] {
+        raw.cmd(&[change, "a"]).await;
+    }
+    assert!(!semaphore.try_acquire_for(3, ms(300)).await.unwrap());
+    assert_eq!(semaphore.available().await.unwrap(), 2);
+    semaphore.set_permits(3).await.unwrap();
+    within("all three", semaphore.acquire(3)).await.unwrap();
+    assert_eq!(value(&mut raw).await, "0");
+}

@@ -9,7 +9,9 @@ use leasehold::{Error, Guard, Interop, Locks, Release};
 use leasehold_testkit::{Raw, RawValue, Server};
 use tokio::task::JoinHandle;
 
-use crate::support::{calls, exists, fields, its_turn, locks, ms, pttl, tickets, until, within};
+use crate::support::{
+    calls, exists, fields, its_turn, locks, ms, pttl, scripts_run, tickets, until, within,
+};
 
 const QUEUE: &str = "redisson_lock_queue:{a}";
 const TIMES: &str = "redisson_lock_timeout:{a}";
@@ -349,6 +351,28 @@ async fn waiters_of_redisson_that_died_are_passed_when_their_time_is_over() {
     assert!(!raw.cmd(&["ZSCORE", TIMES, third]).await.is_null());
     let guard = its_turn(waiter).await;
     guard.release().await.unwrap();
+    nothing_is_left(&mut raw).await;
+}
+
+/// Those of Redisson's behind a dead one ask without a pause until its time is over.
+#[tokio::test]
+async fn a_dead_waiter_of_redissons_makes_ours_ask_no_more_than_about_once_a_second() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let ours = beside_redisson(&server).await;
+    let held = ours.fair_mutex("a").lock().await.unwrap();
+    Java::new(&server, 1).await.stand().await;
+    let waiter = in_line(&mut raw, &ours).await;
+    held.release().await.unwrap();
+    until("it is free", async || !exists(&mut raw, "a").await).await;
+    let asked = scripts_run(&mut raw).await;
+    tokio::time::sleep(ms(3_000)).await;
+    let asked = scripts_run(&mut raw).await - asked;
+    assert!((1..=9).contains(&asked), "{asked} in three seconds");
+    assert!(!waiter.is_finished(), "it is not passed before its time");
+    let dead = "00000000-0000-4000-8000-000000000001:1";
+    raw.cmd(&["ZADD", TIMES, "1", dead]).await;
+    its_turn(waiter).await.release().await.unwrap();
     nothing_is_left(&mut raw).await;
 }
 

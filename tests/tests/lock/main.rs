@@ -46,6 +46,7 @@ mod partition;
 mod plain_mutex;
 mod plain_mutex_others;
 mod polling;
+mod redisson_faults;
 mod redlock;
 mod redlock_faults;
 mod redlock_storm;

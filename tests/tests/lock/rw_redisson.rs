@@ -301,3 +301,24 @@ async fn readers_that_are_let_in_from_the_line_let_redissons_in() {
     assert_eq!(java.hears().await, "1");
     drop(reading);
 }
+
+/// Redisson goes from writing to reading without telling its readers or ours.
+#[tokio::test]
+async fn a_downgrade_that_redisson_does_not_tell_is_found_by_a_look() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = beside_redisson(&server).await;
+    let mut java = Java::new(&server).await;
+    assert_eq!(java.write("u:1", "30000").await, None);
+    assert_eq!(java.read("u:1", "30000").await, None, "its own");
+    let reading = tokio::spawn(locks.rw_lock("W").read().into_future());
+    until("a ticket", async || tickets(&mut raw, "W").await == 1).await;
+    // The release of its write, which has read holds left.
+    raw.cmd(&["HDEL", "W", "u:1:write"]).await;
+    raw.cmd(&["HSET", "W", "mode", "read"]).await;
+    java.has_heard_nothing().await;
+    // Long before its lease would end.
+    let reading = within("a read", reading).await.unwrap().unwrap();
+    assert_eq!(java.stop_reading("u:1").await, Some(0));
+    assert!(reading.is_held());
+}

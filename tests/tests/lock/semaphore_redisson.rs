@@ -258,3 +258,71 @@ async fn a_large_request_is_served_beside_threads_of_redisson_in_loops() {
     assert!(threads.iter().all(|thread| !thread.is_finished()));
     threads.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+/// Its script takes two permits and keeps one member if its acquire is sent again: one permit is nobody's, until a script of ours
+/// has counted.
+#[tokio::test]
+async fn a_permit_that_redisson_took_twice_comes_back() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let mut java = Java::new(&server, "j").await;
+    let ours = beside_redisson(&server, Duration::from_secs(30)).await;
+    let semaphore = ours.semaphore("E", 3);
+    drop(semaphore.acquire_many(3).await.unwrap());
+    until("all are free", async || java.counts().await == (3, 0)).await;
+    let id = java.try_acquire(None).await.unwrap();
+    raw.cmd(&["DECRBY", "E", "1"]).await;
+    assert_eq!(java.counts().await, (1, 1));
+    let two = within("two permits", semaphore.acquire_many(2).into_future());
+    let two = two.await.unwrap();
+    assert_eq!(java.counts().await, (0, 3));
+    assert!(java.try_release(&id).await);
+    drop(two);
+    until("all are free", async || java.counts().await == (3, 0)).await;
+}
+
+/// Redisson goes by its client's clock.
+#[tokio::test]
+async fn a_permit_that_redissons_clock_frees_early_is_lost_and_told() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let mut java = Java::new(&server, "j").await;
+    let ours = beside_redisson(&server, Duration::from_secs(6)).await;
+    let permit = ours.semaphore("E", 1).acquire().await.unwrap();
+    let ahead = (now(&mut raw).await / 1000 + 10_000).to_string();
+    let script = [RECLAIM, "return redis.call('get', KEYS[1])"].concat();
+    let args = ["EVAL", &script, "3", "E", TAKEN, CHANNEL, &ahead, "1"];
+    assert_eq!(raw.cmd(&args).await.str(), "1", "it was freed");
+    let id = java.try_acquire(None).await.expect("it is had twice");
+    assert_eq!(within("the news", permit.lost()).await, LostReason::Stolen);
+    assert_eq!(permit.release().await.unwrap(), Release::AlreadyGone);
+    assert!(java.try_release(&id).await, "ours took nothing of it");
+}
+
+/// Redisson's scripts unpack all that has expired at once, which fails beyond about 8,000: then they fail for ever.
+#[tokio::test]
+async fn more_expired_permits_than_redisson_can_count_are_reclaimed_and_it_goes_on() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let mut java = Java::new(&server, "j").await;
+    let ours = beside_redisson(&server, Duration::from_secs(30)).await;
+    const FILL: &str = "for i = 1, 9000 do \
+        redis.call('ZADD', KEYS[1], 1000, string.format('k%015d', i)) end";
+    raw.cmd(&["EVAL", FILL, "1", TAKEN]).await;
+    // Of `trySetPermits(9001)`.
+    raw.cmd(&["SET", "E", "1"]).await;
+    let count = [RECLAIM, "return 1"].concat();
+    let time = (now(&mut raw).await / 1000).to_string();
+    let args = ["EVAL", &count, "3", "E", TAKEN, CHANNEL, &time, "-1"];
+    let refused = raw.cmd(&args).await;
+    assert!(
+        refused
+            .error()
+            .is_some_and(|error| error.contains("unpack")),
+        "{refused:?}"
+    );
+    let permit = ours.semaphore("E", 9_001).acquire().await.unwrap();
+    assert_eq!(java.counts().await, (9_000, 1));
+    drop(permit);
+    until("all are free", async || java.counts().await == (9_001, 0)).await;
+}
