@@ -21,11 +21,14 @@
 //! does not forget what it confirmed, nobody else holds the lock. If this process stops or the server loses its data, two
 //! holders can exist: [`Guard::lost`] tells as soon as it can be known, and [`Guard::token`] lets the storage behind the
 //! lock refuse the older one.
+//!
+//! [`guides`] tell how to come from Redisson, and what is shared with it and with other libraries.
 
 mod client;
 mod engine;
 mod error;
 mod guard;
+pub mod guides;
 mod options;
 mod owner;
 mod primitives;

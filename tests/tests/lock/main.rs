@@ -21,6 +21,7 @@ mod fair_topologies;
 mod family_names;
 mod fork;
 mod guard_life;
+mod guides;
 mod handing_over;
 mod handing_over_faults;
 mod handing_over_redisson;
