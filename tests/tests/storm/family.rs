@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::fleet::time;
 use crate::roles::Stage;
+use crate::verdict::{Evidence, kept};
 
 /// Worker processes at a time.
 const WORKERS: usize = 4;
@@ -118,6 +119,8 @@ struct Family {
 async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     let time = time(Duration::from_secs(20));
     let mut family = Family::start(name, stage.url(), mode);
+    let servers = stage.nodes().into_iter().map(Server::dir);
+    let _evidence = Evidence::of(family.dir.path(), servers, family.kept());
     let mut chance = Chance::new(family.seed);
     let end = Instant::now() + time;
     let mut turn = 0;
@@ -292,7 +295,12 @@ impl Family {
 
     fn evidence(&self) -> String {
         let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-        format!("LEASEHOLD_SEED={}; the workers say: {log}", self.seed)
+        let (seed, kept) = (self.seed, self.kept().display().to_string());
+        format!("LEASEHOLD_SEED={seed}, history in {kept}; the workers say: {log}")
+    }
+
+    fn kept(&self) -> PathBuf {
+        kept(&self.name, self.seed)
     }
 }
 

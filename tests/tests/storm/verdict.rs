@@ -39,7 +39,7 @@ pub(crate) struct Verdict {
 
 /// Keeps the files of a storm that fails.
 pub(crate) struct Evidence {
-    fleet_dir: PathBuf,
+    storm: PathBuf,
     servers: Vec<PathBuf>,
     kept: PathBuf,
 }
@@ -60,21 +60,11 @@ impl Fleet {
         &self,
         servers: impl IntoIterator<Item = &'a Path>,
     ) -> Evidence {
-        let servers = servers.into_iter().map(Path::to_owned).collect();
-        Evidence {
-            fleet_dir: self.dir.path().to_owned(),
-            servers,
-            kept: self.kept(),
-        }
+        Evidence::of(self.dir.path(), servers, self.kept())
     }
 
     fn kept(&self) -> PathBuf {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .parent()
-            .expect("a folder in the target folder");
-        target
-            .join("storm-failed")
-            .join(format!("{}-{}", self.name, self.seed))
+        kept(&self.name, self.seed)
     }
 
     /// Checks the history, prints the result, and panics on a violation.
@@ -167,6 +157,22 @@ impl fmt::Display for Verdict {
     }
 }
 
+impl Evidence {
+    /// Copies the files of `storm` and the logs in the directories of the servers to `kept`, if the test panics before it is
+    /// dropped.
+    pub(crate) fn of<'a>(
+        storm: &Path,
+        servers: impl IntoIterator<Item = &'a Path>,
+        kept: PathBuf,
+    ) -> Self {
+        Self {
+            storm: storm.to_owned(),
+            servers: servers.into_iter().map(Path::to_owned).collect(),
+            kept,
+        }
+    }
+}
+
 impl Drop for Evidence {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -174,7 +180,7 @@ impl Drop for Evidence {
         }
         let keep = || -> std::io::Result<()> {
             std::fs::create_dir_all(&self.kept)?;
-            for entry in std::fs::read_dir(&self.fleet_dir)? {
+            for entry in std::fs::read_dir(&self.storm)? {
                 let entry = entry?;
                 std::fs::copy(entry.path(), self.kept.join(entry.file_name()))?;
             }
@@ -192,6 +198,14 @@ impl Drop for Evidence {
             Err(error) => println!("history not kept in {}: {error}", self.kept.display()),
         }
     }
+}
+
+/// The directory for the evidence of a storm.
+pub(crate) fn kept(name: &str, seed: u64) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("a folder in the target folder");
+    target.join("storm-failed").join(format!("{name}-{seed}"))
 }
 
 /// Records the keys that are left on the masters: every lock should be free, every key should
