@@ -228,11 +228,10 @@ async fn try_missing(
     for tried in together(tries, at_once).await {
         match tried {
             Ok(tried) => {
-                tried
-                    .taken
-                    .into_iter()
-                    .for_each(|(at, hold)| parts.add(at, hold));
                 conflict = conflict.into_iter().chain(tried.conflict).min();
+                for (at, hold) in tried.taken.keep() {
+                    parts.add(at, hold);
+                }
             }
             Err(error) => failed = failed.or(Some(error)),
         }

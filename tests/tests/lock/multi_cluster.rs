@@ -101,6 +101,35 @@ async fn a_node_that_dies_takes_all_locks_along_and_the_others_are_released() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_dropped_while_a_node_is_silent_gives_back_what_the_others_granted() {
+    let cluster = Cluster::builder().masters(2).replicas(0).start().await;
+    let ours = leased(cluster.url(), ms(1_500)).await;
+    let names = [cluster.key_at(0, "a").await, cluster.key_at(1, "b").await];
+    // Both connections are there.
+    all(&ours, &names).await.release().await.unwrap();
+    let mut raw = cluster.raw(0).await;
+    cluster.freeze(1);
+    let mut waits = ours.multi(&names).lock().into_future();
+    // The first node grants its lock, and the request does not end.
+    until("one of two is taken", async || {
+        let still_waits = tokio::time::timeout(ms(10), &mut waits).await.is_err();
+        assert!(still_waits, "a frozen node granted a lock");
+        exists(&mut raw, &names[0]).await
+    })
+    .await;
+    tokio::time::timeout(ms(100), &mut waits).await.unwrap_err();
+    drop(waits);
+    // A hold that nobody has would be renewed for ever.
+    until("it is given back", async || {
+        !exists(&mut raw, &names[0]).await
+    })
+    .await;
+    cluster.thaw(1);
+    all(&ours, &names).await.release().await.unwrap();
+    assert_eq!(locks_left(&cluster).await, 0);
+}
+
+#[tokio::test]
 async fn while_their_slot_moves_they_are_taken_one_by_one() {
     let cluster = Cluster::builder().masters(2).replicas(0).start().await;
     let (ours, theirs) = (

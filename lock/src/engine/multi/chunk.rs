@@ -9,6 +9,7 @@ use leasehold_resp::Value;
 use super::super::asking::{Asked, Reply, confirmed};
 use super::super::attempt::restart_grace;
 use super::super::context::Context;
+use super::super::handle::Handle;
 use super::super::hold::{Granted, Hold};
 use super::super::queue::Place;
 use super::super::release::{self, Withdrawn};
@@ -25,12 +26,17 @@ use crate::state::names::Name;
 use crate::state::token::FencingToken;
 
 /// The outcome of an attempt.
-#[derive(Default)]
 pub(super) struct Tried {
-    /// The locks that it took, by their indices.
-    pub(super) taken: Vec<(usize, Arc<Hold>)>,
+    pub(super) taken: Taken,
     /// The first that others hold.
     pub(super) conflict: Option<usize>,
+}
+
+/// The locks that an attempt took, by their indices. Dropping them gives them back: the request may end while other attempts of
+/// it are on their way.
+pub(super) struct Taken {
+    context: Arc<Handle>,
+    holds: Vec<(usize, Arc<Hold>)>,
 }
 
 /// An attempt without an outcome yet: unless it has one, what it may have left on the server is taken back.
@@ -74,21 +80,21 @@ async fn all(request: &MultiRequest, id: HoldId, parts: &mut [Part]) -> Result<T
         indices.iter().map(|&at| Arc::clone(&names[at])),
     );
     let Some(reply) = ask_for_all(&mut open).await? else {
-        return Ok(Tried::held(indices[0]));
+        return Ok(Tried::held(request, indices[0]));
     };
     match multi::read_answers(&reply.evaluated.value, count) {
         Some(Answers::Granted(granted)) => open.begin_holds(parts, granted, reply),
         Some(Answers::First(answer)) => {
             if reply.evaluated.repeated {
                 // An attempt at all of them may still run: it is taken back.
-                return Ok(Tried::held(indices[0]));
+                return Ok(Tried::held(request, indices[0]));
             }
             open.names.truncate(1);
             one_by_one(open, parts, answer, reply).await
         }
         Some(Answers::Held(at)) => {
             open.settle();
-            Ok(Tried::held(indices[at.min(count - 1)]))
+            Ok(Tried::held(request, indices[at.min(count - 1)]))
         }
         Some(Answers::NoExpiry(at)) => {
             open.settle();
@@ -147,7 +153,7 @@ async fn one_by_one(
 ) -> Result<Tried, Error> {
     let (request, id) = (open.request, open.id);
     let Some((first, rest)) = parts.split_first_mut() else {
-        return Ok(Tried::default());
+        return Ok(Tried::taken(Taken::none(request)));
     };
     let mut tried = open.answered(first, answer, reply)?;
     if tried.conflict.is_some() {
@@ -161,19 +167,13 @@ async fn one_by_one(
     for one in together(tries, AT_ONCE_CONFIRMED).await {
         match one {
             Ok(one) => {
-                tried.taken.extend(one.taken);
+                tried.taken.holds.extend(one.taken.keep());
                 tried.conflict = tried.conflict.into_iter().chain(one.conflict).min();
             }
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    let Some(error) = failed else {
-        return Ok(tried);
-    };
-    for (_, hold) in &tried.taken {
-        release::drop_guard(&request.context, hold, 0);
-    }
-    Err(error)
+    failed.map_or(Ok(tried), Err)
 }
 
 /// Tries one lock.
@@ -181,7 +181,7 @@ async fn one(request: &MultiRequest, id: HoldId, part: &mut Part) -> Result<Trie
     let name = Arc::clone(&request.names[part.0]);
     let mut open = Open::begin(request, id, [Arc::clone(&name)]);
     let tried = match ask_for_one(&mut open, &name).await {
-        Ok(None) => Ok(Tried::held(part.0)),
+        Ok(None) => Ok(Tried::held(request, part.0)),
         Ok(Some(reply)) => match (PART.read_answer)(&reply.evaluated.value) {
             Some(answer) => open.answered(part, answer, reply),
             None => Err(Error::unexpected(&reply.evaluated.value)),
@@ -246,10 +246,39 @@ fn refused(error: String) -> Error {
 }
 
 impl Tried {
-    fn held(at: usize) -> Self {
+    const fn taken(taken: Taken) -> Self {
         Self {
-            taken: Vec::new(),
+            taken,
+            conflict: None,
+        }
+    }
+
+    fn held(request: &MultiRequest, at: usize) -> Self {
+        Self {
+            taken: Taken::none(request),
             conflict: Some(at),
+        }
+    }
+}
+
+impl Taken {
+    fn none(request: &MultiRequest) -> Self {
+        Self {
+            context: Arc::clone(&request.context),
+            holds: Vec::new(),
+        }
+    }
+
+    /// The locks, for who gives them back in its turn.
+    pub(super) fn keep(mut self) -> Vec<(usize, Arc<Hold>)> {
+        std::mem::take(&mut self.holds)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        for (_, hold) in &self.holds {
+            release::drop_guard(&self.context, hold, 0);
         }
     }
 }
@@ -325,7 +354,7 @@ impl<'a> Open<'a> {
             // No mutex counts anything.
             Answer::Held(_) | Answer::Placed(_) | Answer::CapacityDisagrees { .. } => {
                 self.settle();
-                return Ok(Tried::held(part.0));
+                return Ok(Tried::held(self.request, part.0));
             }
         };
         let token = token.unwrap_or(FencingToken::NONE);
@@ -369,27 +398,21 @@ impl<'a> Open<'a> {
             let detail = format!("the answer took longer than the lease of {lease:?}");
             return Err(Error::new(ErrorKind::Lost, detail));
         }
-        let mut taken = Vec::with_capacity(holds.len());
+        let mut taken = Taken::none(self.request);
         for ((at, place), hold) in parts.iter_mut().zip(holds) {
             hold.keep(Arc::<Context>::clone(context));
             if let Err(closed) = place.grant(&hold) {
-                taken
-                    .iter()
-                    .for_each(|(_, hold)| release::drop_guard(context, hold, 0));
                 return Err(closed.into());
             }
-            taken.push((*at, hold));
+            taken.holds.push((*at, hold));
         }
         self.settle();
-        for (_, hold) in &taken {
+        for (_, hold) in &taken.holds {
             if hold.needs_renewal() {
                 context.registry.work.renew(hold);
             }
         }
-        Ok(Tried {
-            taken,
-            conflict: None,
-        })
+        Ok(Tried::taken(taken))
     }
 
     /// It has its outcome: nothing is left on the server but holds.
