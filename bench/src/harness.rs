@@ -135,6 +135,11 @@ impl Harness {
         parse(&output)
     }
 
+    /// One sample by another program, which prints its figures likewise.
+    pub fn foreign_sample(&self, placement: Placement, command: &mut Command) -> Result<Figures> {
+        parse(&self.undisturbed(placement, command)?)
+    }
+
     /// One sample that mostly waits: it is not repeated when other processes use the machine.
     pub fn patient_sample(&self, request: &Request) -> Result<Figures> {
         self.samples.set(self.samples.get() + 1);

@@ -6,6 +6,10 @@ use crate::floor::raw_blocking::RawBlocking;
 pub struct Statistics {
     /// Script calls.
     pub scripts: f64,
+    /// Commands that were run, in scripts too.
+    pub commands: f64,
+    /// Of these, those that set an expiry: each renewal is one.
+    pub renewals: f64,
     /// Seconds of CPU time.
     pub cpu: f64,
 }
@@ -20,7 +24,7 @@ impl Statistics {
         let mut client = RawBlocking::open(port).expect("the server is up");
         let reply = client.call(&[b"INFO", b"ALL"]).expect("an answer");
         let text = String::from_utf8_lossy(&reply);
-        let sum = |prefixes: [&str; 2]| -> f64 {
+        let sum = |prefixes: &[&str]| -> f64 {
             let values = text.lines().filter_map(|line| {
                 let value = prefixes
                     .iter()
@@ -31,8 +35,19 @@ impl Statistics {
             values.sum()
         };
         Self {
-            scripts: sum(["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]),
-            cpu: sum(["used_cpu_sys:", "used_cpu_user:"]),
+            scripts: sum(&["cmdstat_evalsha:calls=", "cmdstat_eval:calls="]),
+            commands: calls(&text),
+            renewals: sum(&["cmdstat_pexpire:calls="]),
+            cpu: sum(&["used_cpu_sys:", "used_cpu_user:"]),
         }
     }
+}
+
+/// The calls of all commands together.
+fn calls(statistics: &str) -> f64 {
+    let calls = statistics.lines().filter_map(|line| {
+        let (_, calls) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        calls.split(',').next()?.parse::<f64>().ok()
+    });
+    calls.sum()
 }

@@ -12,9 +12,9 @@ pub struct Lock {
     mutex: Option<Mutex>,
 }
 
-/// The locks of a server, for many waiters.
+/// The locks of a server, for many waiters; `BESIDE_REDISSON` with its channels.
 #[derive(Clone)]
-pub struct Waited {
+pub struct Waited<const BESIDE_REDISSON: bool = false> {
     locks: Locks,
 }
 
@@ -25,9 +25,18 @@ pub struct Fair<const BESIDE_REDISSON: bool> {
 }
 
 async fn connect(port: u16) -> Locks {
-    Locks::connect(format!("redis://127.0.0.1:{port}"))
-        .await
-        .expect("a server")
+    connect_beside(port, false).await
+}
+
+/// Locks of the server on `port`, set up for a fleet with Redisson if asked.
+pub async fn connect_beside(port: u16, redisson: bool) -> Locks {
+    let interop = if redisson {
+        Interop::Redisson
+    } else {
+        Interop::Off
+    };
+    let builder = Locks::builder(format!("redis://127.0.0.1:{port}")).interop(interop);
+    builder.connect().await.expect("a server")
 }
 
 impl PairClient for Lock {
@@ -46,12 +55,12 @@ impl PairClient for Lock {
     }
 }
 
-impl Locker for Waited {
+impl<const BESIDE_REDISSON: bool> Locker for Waited<BESIDE_REDISSON> {
     type Guard = Guard;
 
     async fn connect(port: u16, _waiters: usize) -> Self {
         Self {
-            locks: connect(port).await,
+            locks: connect_beside(port, BESIDE_REDISSON).await,
         }
     }
 
@@ -68,14 +77,8 @@ impl<const BESIDE_REDISSON: bool> Locker for Fair<BESIDE_REDISSON> {
     type Guard = Guard;
 
     async fn connect(port: u16, _waiters: usize) -> Self {
-        let interop = if BESIDE_REDISSON {
-            Interop::Redisson
-        } else {
-            Interop::Off
-        };
-        let builder = Locks::builder(format!("redis://127.0.0.1:{port}")).interop(interop);
         Self {
-            locks: builder.connect().await.expect("a server"),
+            locks: connect_beside(port, BESIDE_REDISSON).await,
         }
     }
 

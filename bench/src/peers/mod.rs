@@ -3,5 +3,6 @@
 pub mod fred;
 pub mod redis;
 pub mod redis_protocol;
+pub mod redisson;
 pub mod rslock;
 pub mod rustis;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::client::Locker;
+use crate::cpu;
 use crate::floor::grant::Grant;
 use crate::harness::{Harness, Placement, Samples};
 use crate::ours::lock::{Fair, Waited};
@@ -125,6 +126,7 @@ pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
         "floor-grant" => measure::<Grant>(request),
         "leasehold" => measure::<Waited>(request),
+        "leasehold-redisson" => measure::<Waited<true>>(request),
         "leasehold-fair" => measure::<Fair<false>>(request),
         "leasehold-fair-redisson" => measure::<Fair<true>>(request),
         other => panic!("no candidate {other}"),
@@ -165,8 +167,10 @@ fn measure<L: Locker>(request: &Request) -> Figures {
         // Until all of them wait.
         tokio::time::sleep(duration / 3).await;
         let (start, before) = (base.elapsed().as_nanos() as u64, Statistics::read(port));
+        let cpu = cpu::of_this_process();
         tokio::time::sleep(duration).await;
         let (end, after) = (base.elapsed().as_nanos() as u64, Statistics::read(port));
+        let cpu = cpu::of_this_process() - cpu;
         stop.store(true, Relaxed);
         let (mut nanos, mut grants) = (Vec::new(), Vec::new());
         for task in running {
@@ -183,6 +187,8 @@ fn measure<L: Locker>(request: &Request) -> Figures {
                 all / Duration::from_nanos(end - start).as_secs_f64(),
             ),
             ("requests", (after.scripts - before.scripts) / all),
+            ("commands", (after.commands - before.commands) / all),
+            ("client_us", cpu * 1e6 / all),
             ("p50_us", percentile(&mut nanos, 0.5) / 1e3),
             ("jain", jain(&grants)),
             ("server_us", (after.cpu - before.cpu) * 1e6 / all),

@@ -17,6 +17,7 @@ pub mod mutex;
 pub mod mutex_tasks;
 pub mod outage;
 pub mod recovery;
+pub mod redisson;
 pub mod refresh;
 pub mod renewals;
 pub mod resubscribe;
@@ -111,6 +112,11 @@ pub const ALL: &[Work] = &[
         name: "renewals",
         run: renewals::run,
         sample: renewals::sample,
+    },
+    Work {
+        name: "redisson",
+        run: redisson::run,
+        sample: redisson::sample,
     },
     Work {
         name: "slot",

@@ -97,7 +97,7 @@ pub fn sample(request: &Request) -> Figures {
     })
 }
 
-async fn take(locks: &Locks, count: u64) -> Vec<Guard> {
+pub(super) async fn take(locks: &Locks, count: u64) -> Vec<Guard> {
     let (mut guards, mut taking) = (Vec::new(), JoinSet::new());
     for n in 0..count {
         if taking.len() == AT_ONCE
