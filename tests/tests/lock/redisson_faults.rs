@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use leasehold::{ErrorKind, Interop, Locks, LostReason, Release};
 use leasehold_testkit::{Cluster, Raw, RawValue, Server};
 
+use crate::redlock::{having, over, servers, taken};
 use crate::scripts::Ears;
 use crate::support::{exists, fields, in_line, its_turn, ms, pttl, until, within};
 
@@ -327,6 +328,30 @@ async fn a_lock_that_one_replica_of_two_has_is_lost_with_the_other_and_its_token
     let guard = ours.mutex("a").try_lock().await.unwrap();
     let guard = guard.expect("nobody has it here");
     assert!(guard.token().as_u64() > theirs);
+}
+
+/// Its lock of several servers asks one after another, and does not look at the time that took.
+#[tokio::test]
+async fn a_majority_that_redisson_lost_while_it_asked_is_ours_and_its_unlock_frees_nothing() {
+    let servers = servers(3).await;
+    let red = over(&servers, Duration::from_secs(30)).await;
+    let mutex = red.mutex("a");
+    let mut nodes = Vec::new();
+    for server in &servers {
+        nodes.push(Java::new(server).await);
+    }
+    for node in &mut nodes[..2] {
+        assert_eq!(node.try_lock("2000").await, None);
+    }
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    until("two are over", async || having(&servers, "a").await == 0).await;
+    assert_eq!(nodes[2].try_lock(LEASE).await, None, "the third of three");
+    let guard = taken(&red, "a").await;
+    for (node, freed) in nodes.iter_mut().zip([None, None, Some(1)]) {
+        assert_eq!(node.unlock().await, freed);
+    }
+    assert!(guard.is_held());
+    assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
 
 /// Clients with `shardedSubscriptionMode` OFF publish and listen where the others, and ours, do not.
