@@ -10,6 +10,7 @@ pub(crate) mod hold;
 pub(crate) mod id;
 pub(crate) mod inspection;
 pub(crate) mod jitter;
+pub(crate) mod lane_order;
 pub(crate) mod latch;
 pub(crate) mod names;
 pub(crate) mod quorum;

@@ -165,6 +165,7 @@ async fn contend(
     loop {
         let attempted = match place.wait(until).await? {
             Wake::TimeUp => return Ok(None),
+            Wake::Look if rests(request) => continue,
             Wake::Look => attempt(request, place, next_ask(request)).await?,
             Wake::Granted => granted(request, place).await?,
         };
@@ -278,12 +279,20 @@ fn stand(request: &Request, look_at: Instant) -> Result<(), Error> {
         permits: *permits,
         owner: owner.as_ref().map(|owner| owner.number()),
         lease,
+        changes: 0,
         passed: None,
         unanswered: Unanswered::default(),
         unfinished: context.registry.work.unfinished(),
     };
     table.stand(name, standing);
     Ok(())
+}
+
+/// Whether another waiter of this process looks for this one too. It rests then.
+fn rests(request: &Request) -> bool {
+    let Request { context, name, .. } = request;
+    let changes = context.client.changes();
+    name.lane_number().is_some() && context.registry.table.rests(name, changes)
 }
 
 fn next_ask(request: &Request) -> Ask {

@@ -131,6 +131,7 @@ fn asks<'a>(request: &Request, ask: Ask, text: Option<&'a TicketText>) -> Option
     let behind = shares.then(|| grants::asked_over(context, name)).flatten();
     let known = context.registry.table.with_standing(name, |standing| {
         standing.ticket.asks(behind);
+        standing.changes = context.client.changes();
         (standing.ticket.score(), standing.ticket.run())
     });
     let (score, run) = known.unwrap_or_default();

@@ -132,9 +132,11 @@ fn answered(
         Some(Answer::Placed(placed)) => {
             open.settle();
             let (source, jitter) = (evaluated.source, context.jitter.below(JITTER));
+            let mut was_lost = false;
             with_ticket(request, ask, |ticket| {
-                ticket.placed(placed, reply.sent(), source, now, jitter);
+                was_lost = ticket.placed(placed, reply.sent(), source, now, jitter);
             });
+            note_rank(request, was_lost);
             if let Some(run) = placed.run
                 && request.polling.is_none()
             {
@@ -148,10 +150,15 @@ fn answered(
                 Ask::Confirm => ticket.look_now(now),
                 _ => ticket.not_placed(held, now),
             });
+            note_rank(request, false);
             return Ok(Err(Attempted::Held));
         }
         None => return Err(Error::unexpected(&evaluated.value)),
     };
+    if ask == Ask::Look {
+        // Without a message where there should be one: others may be lost too, or the line.
+        note_rank(request, request.polling.is_none());
+    }
     let token = token.map(|token| told(request, token));
     let needed = grant_lease(request.terms.first_lease(), context.round_trip()) / 4;
     if ask != Ask::Confirm
@@ -167,6 +174,18 @@ fn answered(
         left,
         contended,
     }))
+}
+
+/// Where waiters have tickets of their own, the server has answered to one: `was_lost` if that, or what was to be heard of it,
+/// was lost.
+fn note_rank(request: &Request, was_lost: bool) {
+    let Request { context, name, .. } = request;
+    if name.lane_number().is_some() {
+        context.registry.table.note_rank(name);
+        if was_lost {
+            context.registry.table.next_looks(name);
+        }
+    }
 }
 
 /// The token to go by after an answer with this one. It is remembered.

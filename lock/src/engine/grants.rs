@@ -123,11 +123,11 @@ pub(super) fn listen_to_run(
         // One look serves the first in line, whoever that is.
         match event {
             SubscriptionEvent::Message(message) if (protocol.is_release)(&message) => {
-                table.with_first_ticket(&told, |ticket| ticket.released_by_redisson(now));
+                table.with_first_ticket(&told, run, |ticket| ticket.released_by_redisson(now));
             }
             // It may have been told before.
             SubscriptionEvent::Subscribed => {
-                table.with_first_ticket(&told, |ticket| ticket.look_now(now));
+                table.with_first_ticket(&told, run, |ticket| ticket.look_now(now));
             }
             _ => {}
         }

@@ -38,6 +38,8 @@ pub(crate) struct Standing {
     pub(crate) owner: Option<u64>,
     /// The lease that its requests ask for.
     pub(crate) lease: Duration,
+    /// The changes of servers and connections before its latest request.
+    pub(crate) changes: u64,
     /// Connections over which a request may still arrive late.
     pub(crate) unanswered: Unanswered,
     /// Of a hold that a waiter before passed on.

@@ -460,6 +460,7 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
         permits: hold.permits(),
         owner: None,
         lease: lease.max(hold.terms.lease),
+        changes: 0,
         unanswered: hold.unanswered.clone(),
         passed: Some(PassedOn {
             chain,

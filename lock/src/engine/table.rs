@@ -253,12 +253,49 @@ impl Table {
         }
     }
 
-    /// The same for the first of them.
-    pub(crate) fn with_first_ticket(&self, name: &Arc<Name>, then: impl FnOnce(&mut Ticket)) {
-        let stands = |line: &Line| line.standing.is_some();
-        let first = lock(&self.waiters).first_lane(name, stands).cloned();
+    /// The same for the first of them in this run.
+    pub(crate) fn with_first_ticket(
+        &self,
+        name: &Arc<Name>,
+        run: u8,
+        then: impl FnOnce(&mut Ticket),
+    ) {
+        let first = lock(&self.waiters).first_in_run(name, run).cloned();
         if let Some(first) = first {
             self.with_ticket(&first, then);
+        }
+    }
+
+    /// The server has said where the ticket of this lane stands, or that it does not.
+    pub(crate) fn note_rank(&self, lane: &Arc<Name>) {
+        let mut waiters = lock(&self.waiters);
+        let standing = waiters.line(lane).and_then(|line| line.standing.as_ref());
+        if let Some(rank) = standing.map(|standing| standing.ticket.rank()) {
+            waiters.rank(lane, rank);
+        }
+    }
+
+    /// Whether the ticket of this lane need not look now, since the first of its run looks for it too. Then it rests. But each
+    /// looks after `changes` of the servers or connections: what one has lost another one may have.
+    pub(crate) fn rests(&self, lane: &Arc<Name>, changes: u64) -> bool {
+        let now = Instant::now();
+        let mut waiters = lock(&self.waiters);
+        let ahead = waiters.first_before(lane).and_then(|first| {
+            let standing = waiters.line(&first)?.standing.as_ref()?;
+            standing.ticket.lookout(now)
+        });
+        let standing = waiters.line(lane).and_then(|line| line.standing.as_mut());
+        let (Some(ahead), Some(standing)) = (ahead, standing) else {
+            return false;
+        };
+        standing.changes == changes && standing.ticket.rest(ahead, now)
+    }
+
+    /// Something was amiss with the ticket of this lane, which may concern the next one too: that looks now.
+    pub(crate) fn next_looks(&self, lane: &Arc<Name>) {
+        let next = lock(&self.waiters).next_behind(lane);
+        if let Some(next) = next {
+            self.with_ticket(&next, |ticket| ticket.look_now(Instant::now()));
         }
     }
 

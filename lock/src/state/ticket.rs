@@ -10,6 +10,7 @@ use leasehold_cluster::Source;
 use super::backoff::Backoff;
 use super::deadline::{Deadline, Now, millis};
 use super::id::{Digits, HoldId};
+use super::lane_order::Rank;
 
 /// The usual lease of a grant: long enough for the message to arrive and the confirmation to follow, short enough for those
 /// behind a process that died.
@@ -78,6 +79,10 @@ pub(crate) struct Ticket {
     token: u64,
     /// When to look.
     look_at: Instant,
+    /// Whether that concerns this ticket alone: then no other one of this process looks for it.
+    looks_itself: bool,
+    /// Whether the server would not put it in line when it was asked last.
+    is_out: bool,
     grant: Option<Grant>,
     /// The hold that it became already, if a waiter before passed that on.
     passed: Option<Passed>,
@@ -132,6 +137,13 @@ pub(crate) struct Placed {
     pub(crate) missing: bool,
     /// Its run beside Redisson's queue, if that is kept.
     pub(crate) run: Option<u8>,
+}
+
+/// What the first ticket of a process looks for beside itself: others in line, or also those which the server would not put
+/// there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lookout {
+    out: bool,
 }
 
 /// A message that a ticket became the holder.
@@ -208,6 +220,8 @@ impl Ticket {
             confirmed: None,
             token: 0,
             look_at,
+            looks_itself: true,
+            is_out: false,
             grant: None,
             passed: None,
         }
@@ -291,7 +305,8 @@ impl Ticket {
         self.confirmed = None;
     }
 
-    /// The request that was sent at `sent` was answered over `source`. `jitter` is below 100, in per mille.
+    /// The request that was sent at `sent` was answered over `source`. `jitter` is below 100, in per mille. Returns whether it
+    /// had been lost from the line without a reason known here.
     pub(crate) fn placed(
         &mut self,
         placed: Placed,
@@ -299,14 +314,11 @@ impl Ticket {
         source: Option<Source>,
         now: Instant,
         jitter: u64,
-    ) {
+    ) -> bool {
         let was_there = self.score.is_some();
         let is_put_aside = std::mem::take(&mut self.is_put_aside);
-        self.missed = if was_there && placed.missing && !is_put_aside {
-            self.missed + 1
-        } else {
-            0
-        };
+        let was_lost = was_there && placed.missing && !is_put_aside;
+        self.missed = if was_lost { self.missed + 1 } else { 0 };
         self.score = Some(placed.score);
         self.place = placed.place;
         self.run = placed.run;
@@ -320,16 +332,19 @@ impl Ticket {
         let places = placed.place.min(SPREAD_PLACES) as u32;
         let at_end = placed.held.saturating_add(AFTER_EXPIRY * (1 + places));
         self.look_at = now + by_place.min(at_end);
+        (self.looks_itself, self.is_out) = (false, false);
         if self.confirmed.take().is_some_and(|at| source != Some(at)) {
             // Over one connection the answer of what ran before comes before the confirmation.
-            self.look_at = now;
+            self.look_now(now);
         }
         self.poll(now, jitter);
+        was_lost
     }
 
     /// The lock is taken, and the server would not put the ticket in line: looks again soon.
     pub(crate) fn not_placed(&mut self, held: Duration, now: Instant) {
         self.sample = None;
+        (self.looks_itself, self.is_out) = (false, true);
         self.look_at = now + OUT_OF_LINE.min(held.saturating_add(AFTER_EXPIRY));
         self.poll(now, 0);
     }
@@ -357,7 +372,36 @@ impl Ticket {
 
     /// Looks at once.
     pub(crate) fn look_now(&mut self, now: Instant) {
-        self.look_at = self.look_at.min(now);
+        self.look_by(now);
+    }
+
+    /// Looks at `at` at the latest, for itself.
+    fn look_by(&mut self, at: Instant) {
+        self.look_at = self.look_at.min(at);
+        self.looks_itself = true;
+    }
+
+    /// Its place among those of this process.
+    pub(crate) fn rank(&self) -> Rank {
+        let run = self.run;
+        self.score.map_or(Rank::NONE, |score| Rank { run, score })
+    }
+
+    /// What it looks for beside itself, as the first ticket of its process. A waiter whose future is not polled does not look,
+    /// and does not begin what it is granted.
+    pub(crate) fn lookout(&self, now: Instant) -> Option<Lookout> {
+        let looks = !self.has_grant() && now < self.look_at + GRANT_LEASE;
+        looks.then_some(Lookout { out: self.is_out })
+    }
+
+    /// Rests for a pause if the one who looks ahead of it looks for it too. Returns whether it does.
+    pub(crate) fn rest(&mut self, ahead: Lookout, now: Instant) -> bool {
+        let rests = !self.looks_itself && !self.has_grant() && (ahead.out || !self.is_out);
+        if rests {
+            self.look_at = now + LONGEST_FAIR_PAUSE;
+            self.poll(now, 0);
+        }
+        rests
     }
 
     /// The subscription to grants was confirmed over `source`. Returns whether grants may have been missed before: then it
@@ -375,7 +419,7 @@ impl Ticket {
     /// Redisson has released the lock.
     pub(crate) fn released_by_redisson(&mut self, now: Instant) {
         let places = self.place.min(SPREAD_PLACES) as u32;
-        self.look_at = self.look_at.min(now + AFTER_REDISSON * (1 + places));
+        self.look_by(now + AFTER_REDISSON * (1 + places));
     }
 
     /// Redisson has released permits. The first in line looks at once, to keep what others would take before it has enough;
@@ -395,7 +439,7 @@ impl Ticket {
 
     /// It is the first behind a ticket that was granted by now for `lease`.
     pub(crate) fn is_next(&mut self, lease: Duration, now: Instant) {
-        self.look_at = self.look_at.min(now + lease + AFTER_EXPIRY);
+        self.look_by(now + lease + AFTER_EXPIRY);
     }
 
     /// When to look.

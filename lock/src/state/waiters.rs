@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use self::holds::Holds;
+use super::lane_order::{LaneOrder, Rank};
 use super::names::{KnownHash, Name};
 use crate::options::Replicas;
 
@@ -40,6 +41,8 @@ struct Entry<H, L, F> {
     line: L,
     /// The lanes of this name that are held or wanted, by their numbers.
     lanes: BTreeMap<u64, Arc<Name>>,
+    /// Their order in line.
+    order: LaneOrder,
 }
 
 /// Rule for holding a name at the same time as others.
@@ -398,7 +401,38 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
 
     /// The ticket is not in line any more, or not for this process to look after.
     pub(crate) fn unstand(&mut self, number: u64) {
-        self.tickets.remove(&number);
+        let name = self.tickets.remove(&number);
+        if let Some((order, lane)) = name.and_then(|name| self.order_of(&name)) {
+            order.remove(lane);
+        }
+    }
+
+    /// The ticket of this lane stands at `rank`.
+    pub(crate) fn rank(&mut self, lane: &Arc<Name>, rank: Rank) {
+        if let Some((order, number)) = self.order_of(lane) {
+            order.put(number, rank);
+        }
+    }
+
+    /// The lane whose ticket is the first in the run of the one of this lane, if that is another one.
+    pub(crate) fn first_before(&self, lane: &Arc<Name>) -> Option<Arc<Name>> {
+        let entry = self.entries.get(lane.whole())?;
+        let first = entry.order.first_before(lane.lane_number()?)?;
+        entry.lanes.get(&first).cloned()
+    }
+
+    /// The lane whose ticket is the next one in the run of the one of this lane.
+    pub(crate) fn next_behind(&self, lane: &Arc<Name>) -> Option<Arc<Name>> {
+        let entry = self.entries.get(lane.whole())?;
+        let next = entry.order.next_behind(lane.lane_number()?)?;
+        entry.lanes.get(&next).cloned()
+    }
+
+    /// The order of the lanes of a name, and the number of this one.
+    fn order_of(&mut self, lane: &Arc<Name>) -> Option<(&mut LaneOrder, u64)> {
+        let number = lane.lane_number()?;
+        let whole = self.entries.get_mut(lane.whole())?;
+        Some((&mut whole.order, number))
     }
 
     /// The name whose ticket becomes the hold with this number.
@@ -431,18 +465,10 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         entry.flat_map(|entry| entry.lanes.values())
     }
 
-    /// The first lane of this name whose line is such.
-    pub(crate) fn first_lane(
-        &self,
-        name: &Arc<Name>,
-        mut is_such: impl FnMut(&L) -> bool,
-    ) -> Option<&Arc<Name>> {
-        let is_such = |lane: &&Arc<Name>| {
-            let entry = self.entries.get(*lane);
-            entry.is_some_and(|entry| is_such(&entry.line))
-        };
-        let mut lanes = self.lanes(name);
-        lanes.find(is_such)
+    /// The lane of this name whose ticket is the first in this run.
+    pub(crate) fn first_in_run(&self, name: &Arc<Name>, run: u8) -> Option<&Arc<Name>> {
+        let entry = self.entries.get(name)?;
+        entry.lanes.get(&entry.order.first(Some(run))?)
     }
 
     /// Ends all locking: all waiters are to be woken, and the holds and what the waiters have at the server are the caller's
@@ -512,6 +538,7 @@ impl<H, L: Default, F> Entry<H, L, F> {
             rest: VecDeque::new(),
             line: L::default(),
             lanes: BTreeMap::new(),
+            order: LaneOrder::default(),
         }
     }
 }

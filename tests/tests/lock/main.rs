@@ -34,6 +34,7 @@ mod latch_cluster;
 mod latch_faults;
 mod latch_model;
 mod late_requests;
+mod many_waiters;
 mod multi;
 mod multi_cluster;
 mod multi_contention;

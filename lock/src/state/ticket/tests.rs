@@ -359,3 +359,72 @@ fn permits_that_redisson_released_are_for_the_first_in_line() {
     second.permits_released(now.monotonic);
     assert_eq!(second.look_at(), look_at);
 }
+
+#[test]
+fn a_ticket_rests_while_one_ahead_of_it_looks_for_both() {
+    let now = Now::read();
+    let at = now.monotonic;
+    let in_line = |place| {
+        let mut ticket = ticket(now).fair();
+        ticket.asks(Some(here()));
+        let was_lost = ticket.placed(placed(place, T), now, Some(here()), at, 0);
+        assert!(!was_lost);
+        ticket
+    };
+    let (first, mut second) = (in_line(0), in_line(1));
+    let ahead = first.lookout(at).unwrap();
+    assert!(second.rest(ahead, at + ms(1_500)));
+    assert_eq!(second.look_at(), at + ms(3_500));
+    // The first one should have looked long ago, or did not come for what it was granted.
+    assert_eq!(first.lookout(at + ms(2_000)), None);
+    let mut granted = in_line(0);
+    granted.granted(grant(T, now, here()));
+    assert_eq!(granted.lookout(at), None);
+
+    // What concerns it alone it looks for itself.
+    assert!(!ticket(now).rest(ahead, at), "it is not in line yet");
+    let concerned: [fn(&mut Ticket, Instant); 4] = [
+        |ticket, at| ticket.look_now(at),
+        |ticket, at| ticket.is_next(G, at),
+        |ticket, at| ticket.released_by_redisson(at),
+        |ticket, at| assert!(ticket.subscribed(Source::for_tests(2), at)),
+    ];
+    for concern in concerned {
+        let mut second = in_line(1);
+        concern(&mut second, at);
+        assert!(!second.rest(ahead, at));
+        second.asks(Some(Source::for_tests(2)));
+        second.placed(placed(1, T), now, Some(here()), at, 0);
+        assert!(second.rest(ahead, at), "it has looked");
+    }
+
+    // One that was not put in line rests while the first one is not either.
+    second.not_placed(ms(9_000), at);
+    assert_eq!(
+        second.rank(),
+        Rank {
+            run: None,
+            score: T
+        }
+    );
+    assert!(!second.rest(ahead, at));
+    let mut out = in_line(0);
+    out.not_placed(ms(9_000), at);
+    assert!(second.rest(out.lookout(at).unwrap(), at));
+}
+
+#[test]
+fn a_ticket_that_went_missing_says_so_unless_it_was_put_aside() {
+    let now = Now::read();
+    let missing = Placed {
+        missing: true,
+        ..placed(0, T)
+    };
+    let mut first = ticket(now);
+    assert_eq!(first.rank(), Rank::NONE);
+    let is_lost = |ticket: &mut Ticket| ticket.placed(missing, now, None, now.monotonic, 0);
+    assert!(!is_lost(&mut first), "it is new");
+    assert!(is_lost(&mut first));
+    first.put_aside(now.monotonic);
+    assert!(!is_lost(&mut first));
+}

@@ -229,10 +229,19 @@ fn lanes_of_a_name_do_not_exclude_each_other_and_share_what_they_hear() {
     *table.line(&whole).unwrap() = "heard";
     *table.line(&lanes[0]).unwrap() = "seventh";
     assert!(table.lanes(&whole).eq([&lanes[1], &lanes[0]]));
-    assert_eq!(
-        table.first_lane(&whole, |line| !line.is_empty()),
-        Some(&lanes[0])
-    );
+    for (lane, ticket, score) in [(&lanes[0], 31, 100), (&lanes[1], 32, 200)] {
+        table.stand(ticket, lane);
+        let run = Some(0);
+        table.rank(lane, Rank { run, score });
+    }
+    assert_eq!(table.first_in_run(&whole, 0), Some(&lanes[0]));
+    assert_eq!(table.first_in_run(&whole, 1), None);
+    assert_eq!(table.first_before(&lanes[1]).as_ref(), Some(&lanes[0]));
+    assert_eq!(table.first_before(&lanes[0]), None);
+    assert_eq!(table.next_behind(&lanes[0]).as_ref(), Some(&lanes[1]));
+    table.unstand(31);
+    assert_eq!(table.first_in_run(&whole, 0), Some(&lanes[1]));
+    assert_eq!(table.first_before(&lanes[1]), None);
 
     table
         .grant(&lanes[0], places[0], held(9, None))
