@@ -48,7 +48,9 @@ static KIND: Kind = Kind {
 /// over, and the next one is told.
 ///
 /// - A process that died is passed at once where the server sees its connection end. One that is frozen or cut off keeps those
-///   behind it waiting for one second, the lease of a grant, once for each of its waiters.
+///   behind it waiting for one second, the lease of a grant; for two, and the pause between two looks, where it has several
+///   waiters in front.
+/// - The first call of a process that has to wait finds that out before it stands in line, a round trip after it asked.
 /// - A process that twice in a row does not answer in time when its turn comes goes to the end.
 /// - While the slot of the lock migrates between two nodes of a cluster, the order does not hold.
 /// - Across a failover the order is that of the replica which took over: a call whose place it did not have yet stands where it

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::{Acquire, Error, ErrorKind, Guard, Interop, Locks};
 use leasehold_testkit::{Cut, Fault, Proxy, Raw, Server};
@@ -214,4 +214,56 @@ async fn every_operation_runs_so_many_commands() {
         its_turn(first).await.release().await.unwrap();
         its_turn(second).await.release().await.unwrap();
     }
+}
+
+/// A process that is cut off costs two grants, however many of its waiters stand in front; when it
+/// is back, they have their turns in their old order.
+async fn cut_off_with_many_waiters(interop: Interop) {
+    const WAITERS: usize = 12;
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let proxy = Proxy::start(server.addr());
+    let near = client(server.url(), interop).await;
+    let far = Locks::builder(proxy.url())
+        .interop(interop)
+        .command_timeout(Duration::from_secs(18))
+        .connect()
+        .await
+        .unwrap();
+    let held = near.fair_mutex("a").lock().await.unwrap();
+    let mut cut_off = Vec::new();
+    for _ in 0..WAITERS {
+        cut_off.push(in_line(&mut raw, far.fair_mutex("a").lock()).await);
+    }
+    let behind = in_line(&mut raw, near.fair_mutex("a").lock()).await;
+    proxy.stall();
+    drop(held);
+    let since = Instant::now();
+    let guard = within("the one behind", behind).await.unwrap().unwrap();
+    let waited = since.elapsed();
+    // Two grants of a second each, and the pauses of two looks.
+    assert!(waited < Duration::from_secs(7), "{waited:?}");
+    proxy.heal();
+    until("they are back", async || {
+        let waiters = near.fair_mutex("a").inspect().await.unwrap();
+        waiters.waiters().len() == WAITERS
+    })
+    .await;
+    drop(guard);
+    let mut token = None;
+    for waiter in cut_off {
+        let guard = within("its turn", waiter).await.unwrap().unwrap();
+        assert!(token < Some(guard.token()), "tokens grow");
+        token = Some(guard.token());
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_is_cut_off_costs_two_grants_whatever_waits_there() {
+    cut_off_with_many_waiters(Interop::Off).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_cut_off_costs_two_grants_beside_redisson() {
+    cut_off_with_many_waiters(Interop::Redisson).await;
 }

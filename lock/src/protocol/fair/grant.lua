@@ -15,6 +15,11 @@
 -- The first ticket of another client behind it is told `N <number> <grant lease>`: so it looks when the grant is over, and a
 -- client that is frozen costs those behind it no more than that, however long the line is.
 --
+-- A look that finds the lock free comes after a holder that ended it not. Where it grants to a client that has the next ticket
+-- as well, `?<client>` takes the place of the granted one. The next look finds it there if that client did not end the hold
+-- either: then its tickets in front are dropped, and come back with their scores when it looks. So a client that is frozen
+-- costs two grant leases, however many wait there. Anybody else drops the mark like a ticket that is not one of ours.
+--
 -- own      the ticket of a caller that takes the lock itself when its turn comes, for its whole lease ARGV[2]; nil for none
 --
 -- Returns the ticket, its token and its lease in milliseconds; nil if no ticket was served, and an error if the counter or the
@@ -40,8 +45,35 @@ local function next_ticket(mode)
   end
 end
 
-local function warn_next(mode, granted, own, lease)
+local function client_of(ticket)
+  return string.match(ticket, '^(.+):%d')
+end
+
+-- Drops the tickets of a client that are first in line.
+local function drop_tickets(client)
+  for _ = 1, 16 do
+    local first, its = redis.pcall('ZRANGE', KEYS[3], 0, 63), {}
+    for i = 1, #first do
+      if client_of(first[i]) == client then
+        its[#its + 1] = first[i]
+      elseif i > 1 or string.byte(first[i]) ~= 35 then
+        -- A fence stands before its run.
+        break
+      end
+    end
+    if #its == 0 then
+      return
+    end
+    redis.pcall('ZREM', KEYS[3], unpack(its))
+  end
+end
+
+local function warn_next(mode, granted, own, lease, score)
   local behind = redis.pcall('ZRANGE', KEYS[3], 0, 4)
+  local next = behind[1] and string.byte(behind[1]) == 35 and behind[2] or behind[1]
+  if own and next and client_of(next) == granted then
+    redis.pcall('ZADD', KEYS[3], score, '?' .. granted)
+  end
   for i = 1, #behind do
     local client, number = string.match(behind[i], '^(.+):(%d+)')
     if client and client ~= granted then
@@ -65,6 +97,10 @@ local function grant(mode, own)
       clock = clock or redis.call('TIME')
       time = clock
       token, refused = next_token(time, 1)
+    end
+    local silent = own and string.match(ticket, '^%?(.+)$')
+    if silent and silent ~= client_of(own) then
+      drop_tickets(silent)
     end
     local polls = lease and string.byte(lease) == 48
     lease = lease == '' and 1000 or tonumber(lease)
@@ -99,7 +135,7 @@ local function grant(mode, own)
       end
       if heard > 0 or mode == 'C' then
         if ticket ~= own and not is_last then
-          warn_next(mode, client, own, lease)
+          warn_next(mode, client, own, lease, score)
         end
         return ticket, token, lease
       end
