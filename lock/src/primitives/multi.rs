@@ -161,13 +161,13 @@ impl Multi {
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
-    pub async fn inspect(&self) -> Result<BTreeMap<&str, Inspection>, Error> {
+    pub async fn inspect(&self) -> Result<BTreeMap<String, Inspection>, Error> {
         let prefix = prefix(&self.context);
         let mut questions = Vec::new();
         for name in self.names.iter() {
             let name = &name.key()[prefix..];
             let mutex = Mutex::new(&self.context, name, None);
-            questions.push(async move { Ok((name, mutex.inspect().await?)) });
+            questions.push(async move { Ok((name.to_owned(), mutex.inspect().await?)) });
         }
         together(questions, usize::MAX).await.into_iter().collect()
     }

@@ -42,6 +42,8 @@ async fn locks_are_taken_by_their_names() {
     assert_eq!(m.tokens().len(), 2);
     assert!(m.is_held());
     m.release().await.unwrap();
+    let who = locks.multi(["a", "b"]).inspect().await.unwrap();
+    assert!(who["a"].holders().is_empty());
 
     let g: Guard = locks
         .plain_mutex("plain")
