@@ -75,7 +75,8 @@ async fn confirmed(
         Replicated::Ran(ran) => match ran.confirmation {
             Ok(_) => Ok(ran.evaluated.value),
             Err(Unconfirmed::Refused(refusal)) => Err(Error::not_replicated(&refusal)),
-            Err(Unconfirmed::Failed(error)) => Err(Error::unconfirmed(error)),
+            // They cannot be asked, and the change stays.
+            Err(Unconfirmed::Failed(error)) => Err(Error::from_client(error)),
         },
     }
 }

@@ -115,6 +115,8 @@ impl Barrier {
 
     /// Arrives, and waits until all parties have, for at most `time`. `None` if it has withdrawn then.
     ///
+    /// When the server does not answer, it takes up to two command timeouts longer.
+    ///
     /// # Errors
     ///
     /// As of [`wait`](Self::wait).

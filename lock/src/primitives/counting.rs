@@ -9,6 +9,7 @@ use leasehold_resp::Value;
 
 use crate::engine::acquire::acquire;
 use crate::engine::handle::Handle;
+use crate::engine::operation::apply;
 use crate::engine::request::{Request, Wait};
 use crate::error::Error;
 use crate::guard::Guard;
@@ -242,11 +243,15 @@ impl CountingSemaphore {
 
     /// Runs a script that changes something within the command timeout.
     async fn run(&self, call: &Call<'_>) -> Result<Value, Error> {
-        let context = &self.context;
-        let deadline = Instant::now() + context.config.command_timeout;
-        let evaluated = context.client.eval(&call.slices().call(), deadline).await;
-        let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
-        Ok(evaluated.value)
+        let call = call.slices();
+        apply(
+            &self.context,
+            &self.name,
+            &call.call(),
+            Replicas::None,
+            |_| true,
+        )
+        .await
     }
 
     fn read<T>(&self, reply: &Value, read: Option<T>) -> Result<T, Error> {

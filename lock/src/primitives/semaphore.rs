@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Demand, Evaluated, Replicated, ScriptCall, Unanswered, Unconfirmed};
-use leasehold_resp as resp;
-
 use super::counting::CountingSemaphore;
 use super::permit::Permit;
 use crate::engine::handle::Handle;
+use crate::engine::operation::apply;
 use crate::engine::request::{Request, Wait};
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::options::{Interop, Terms};
 use crate::protocol::permits::{Permits, bad_capacity};
 use crate::protocol::semaphore::inspect::{inspect, read_inspect};
@@ -43,7 +41,7 @@ use crate::state::names::Name;
 /// # How many there are
 ///
 /// The server keeps the number of the first user. One that comes with another number gets
-/// [`ErrorKind::CapacityDisagrees`] and no permit, and
+/// [`ErrorKind::CapacityDisagrees`](crate::ErrorKind::CapacityDisagrees) and no permit, and
 /// [`set_permits`](Self::set_permits) changes it. An hour, or ten leases, after the last use it is forgotten.
 ///
 /// # Who is served
@@ -113,7 +111,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited;
-    /// [`ErrorKind::BadCount`] for none, for more than there are in all, and for more than
+    /// [`ErrorKind::BadCount`](crate::ErrorKind::BadCount) for none, for more than there are in all, and for more than
     /// 10,000.
     pub fn acquire_many(&self, permits: u32) -> Acquire<Permit> {
         Acquire::new(self.request(permits, Wait::Endless))
@@ -161,7 +159,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongType`] if the key is not a semaphore; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a semaphore; and those of asking a server.
     ///
     /// # Cancel safety
     ///
@@ -184,16 +182,16 @@ impl Semaphore {
     }
 
     /// Sets how many permits there are in all, for everybody. This handle and its clones go on with the new number; others get
-    /// [`ErrorKind::CapacityDisagrees`] until they are made with it.
+    /// [`ErrorKind::CapacityDisagrees`](crate::ErrorKind::CapacityDisagrees) until they are made with it.
     ///
     /// Permits that are held stay held: after a lower number none is given out until enough came back.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadCount`] for none;
-    /// [`ErrorKind::NotReplicated`] if too few of the replicas that
+    /// [`ErrorKind::BadCount`](crate::ErrorKind::BadCount) for none;
+    /// [`ErrorKind::NotReplicated`](crate::ErrorKind::NotReplicated) if too few of the replicas that
     /// [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) asks for confirmed it;
-    /// [`ErrorKind::WrongType`] if the key is not a semaphore; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a semaphore; and those of asking a server.
     ///
     /// # Cancel safety
     ///
@@ -220,9 +218,12 @@ impl Semaphore {
         let (slices, without_line) = (call.slices(), without_line.slices());
         let without_line = without_line.call();
         let call = slices.call().with_fallback(&without_line);
-        let reply = self.write(&call).await?;
-        if reply.value.as_int() != Some(1) {
-            return Err(self.error(Error::unexpected(&reply.value)));
+        let reply = apply(context, &self.name, &call, context.config.replicas, |_| {
+            true
+        })
+        .await?;
+        if reply.as_int() != Some(1) {
+            return Err(self.error(Error::unexpected(&reply)));
         }
         self.capacity.store(permits, Ordering::Release);
         Ok(())
@@ -270,40 +271,6 @@ impl Semaphore {
             .map_err(|error| self.error(Error::from_read(error)))?;
         read_available(&evaluated.value)
             .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
-    }
-
-    /// Runs a script that changes something within the command timeout, and has it confirmed by the replicas that all locks
-    /// ask for.
-    async fn write(&self, call: &ScriptCall<'_>) -> Result<Evaluated, Error> {
-        let context = &self.context;
-        let config = &context.config;
-        let deadline = Instant::now() + config.command_timeout;
-        let failed = |error: resp::Error| self.error(Error::from_client(error));
-        let Some(quorum) = config.replicas.quorum() else {
-            return context.client.eval(call, deadline).await.map_err(failed);
-        };
-        let demand = Demand {
-            quorum,
-            lease: config.lease,
-            guard: Duration::ZERO,
-        };
-        let mut unanswered = Unanswered::default();
-        let replicated = context
-            .client
-            .eval_replicated(call, &demand, deadline, |_| true, &mut unanswered)
-            .await
-            .map_err(failed)?;
-        match replicated {
-            Replicated::Ran(ran) => match ran.confirmation {
-                Ok(_) => Ok(ran.evaluated),
-                Err(Unconfirmed::Refused(refusal)) => {
-                    Err(self.error(Error::not_replicated(&refusal)))
-                }
-                Err(Unconfirmed::Failed(error)) => Err(self.error(Error::unconfirmed(error))),
-            },
-            // Not with a guard time of zero: nothing is granted here, so the age of the data does not matter.
-            Replicated::Untrusted { .. } => Err(self.error(Error::new(ErrorKind::Unavailable, ""))),
-        }
     }
 
     fn request(&self, permits: u32, wait: Wait) -> Request {

@@ -179,4 +179,12 @@ async fn permits_count_when_replicas_have_them() {
         raw.cmd(&["ZCARD", "{a}:timeout"]).await.int() == 0
     })
     .await;
+    // A number is no hold: nothing of it is given back.
+    let error = semaphore.set_permits(7).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+    assert!(
+        error.to_string().contains("which their master has"),
+        "{error}"
+    );
+    assert_eq!(raw.cmd(&["GET", "leasehold_cap:{a}"]).await.str(), "7");
 }
