@@ -76,6 +76,8 @@ pub(crate) async fn acquire(request: &MultiRequest) -> Result<Option<Arc<Group>>
             rounds += 1;
             from_conflict(request, conflict, until).await?
         } else {
+            // One that others keep for longer than it waits there is waited for with nothing in hand again.
+            rounds = 0;
             in_order(request, until).await?
         };
     }

@@ -36,7 +36,7 @@ pub use guard::MultiGuard;
 ///   cluster, are taken by one script; more, or those of several slots, by one request for each 128 or slot, sent at once.
 /// * **No deadlock**, whatever order anybody names or takes the locks in: a lock is waited for with nothing else held. After
 ///   eight rounds in which others came first, the locks are taken in one order that all processes share, waiting for each
-///   for a second at most.
+///   for a second at most, and then with nothing else held again.
 /// * **One guard.** It is held as long as each lock is, and lost when one of them is; the others are released then.
 /// * On replicas, sentinels and clusters each lock promises what a mutex does, [`replicated`](MultiAcquire::replicated) too.
 ///   The locks may be on different nodes.

@@ -38,6 +38,7 @@ mod many_waiters;
 mod multi;
 mod multi_cluster;
 mod multi_contention;
+mod multi_model;
 mod multi_scripts;
 mod mutex_basics;
 mod mutex_faults;

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::Locks;
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::{Cluster, Server, ms};
 
-use crate::support::{connect, locks, scripts_run, until, within};
+use crate::support::{connect, exists, locks, scripts_run, take, tickets, until, within};
 
 /// Who holds what, as the holders themselves see it.
 #[derive(Default)]
@@ -177,6 +177,38 @@ async fn among_users_of_single_locks_several_are_had_in_the_end() {
     for task in tasks {
         within("its end", task).await.unwrap();
     }
+}
+
+/// After rounds in which others came first the locks are taken in order, each held while the next is waited for. One that others
+/// keep does not block those before it for longer than that.
+#[tokio::test]
+async fn one_that_others_keep_is_waited_for_with_nothing_in_hand_again() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    // In the order in which they are taken.
+    let names = ["b", "a"];
+    let mut held = take(&theirs, names[0]).await;
+    let waiter = tokio::spawn(ours.multi(names).lock().into_future());
+    for round in 0..11 {
+        until("it waits for the one that is held", async || {
+            tickets(&mut raw, names[round % 2]).await == 1
+        })
+        .await;
+        let next = take(&theirs, names[(round + 1) % 2]).await;
+        drop(held);
+        held = next;
+    }
+    let mut free_since = Instant::now();
+    until("the first of them is left to others", async || {
+        if exists(&mut raw, names[0]).await {
+            free_since = Instant::now();
+        }
+        free_since.elapsed() > ms(1_500)
+    })
+    .await;
+    drop(held);
+    assert!(within("both", waiter).await.unwrap().unwrap().is_held());
 }
 
 /// A thousand tasks of one process cost the server as much as one.
