@@ -42,7 +42,8 @@ use crate::state::names::Name;
 /// ever**, until somebody calls [`release`](Self::release) or [`set_permits`](Self::set_permits) for it. A
 /// [`Semaphore`](crate::Semaphore), whose permits are leases, has no such loss: use this one only where others give back what was
 /// taken, or beside Redisson. Its key has no expiry, and a server that evicts or loses it begins again with the number of the
-/// handle, whatever was taken; a failover to a replica forgets what it has not heard of.
+/// handle, whatever was taken; a failover to a replica forgets what it has not heard of. What is put aside for the first in line
+/// is in a key of its own: a server that loses that one has lost these permits as well.
 ///
 /// Requests may be repeated, so an answer that is lost costs nothing: the server remembers each for a minute.
 ///
