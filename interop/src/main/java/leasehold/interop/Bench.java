@@ -36,17 +36,26 @@ public final class Bench {
         millis = Long.parseLong(args[3]);
     }
 
-    public static void main(String[] args) throws Exception {
-        var bench = new Bench(args);
-        switch (args[0]) {
-            case "pair", "fenced", "fair" -> bench.pairs(args[0], 1);
-            case "tasks" -> bench.pairs("pair", TASKS);
-            case "renewals" -> bench.renewals(Integer.parseInt(args[4]), Long.parseLong(args[5]));
-            default -> bench.handOff(args[0]);
+    public static void main(String[] args) {
+        int status = 0;
+        try {
+            new Bench(args).run(args);
+        } catch (Throwable e) {
+            e.printStackTrace();
+            status = 1;
         }
         System.out.flush();
-        // Without the courtesy of a shutdown, which waits for threads that are parked in locks.
-        Runtime.getRuntime().halt(0);
+        // Without a shutdown, which waits for threads that are parked in locks.
+        Runtime.getRuntime().halt(status);
+    }
+
+    private void run(String[] args) throws Exception {
+        switch (args[0]) {
+            case "pair", "fenced", "fair" -> pairs(args[0], 1);
+            case "tasks" -> pairs("pair", TASKS);
+            case "renewals" -> renewals(Integer.parseInt(args[4]), Long.parseLong(args[5]));
+            default -> handOff(args[0]);
+        }
     }
 
     /** Each task locks and unlocks a lock of its own. */
@@ -157,7 +166,7 @@ public final class Bench {
                             nanos[used++] = time;
                         }
                     }
-                } catch (Exception e) {
+                } catch (Throwable e) {
                     e.printStackTrace();
                     Runtime.getRuntime().halt(1);
                 }
