@@ -200,10 +200,12 @@ async fn a_process_that_died_at_the_head_is_passed_at_once() {
     let gone = locks_behind(&proxy).await;
     let (holder, ours) = (locks(&server).await, locks(&server).await);
     let held = holder.fair_mutex("a").lock().await.unwrap();
+    // More than one script passes one by one.
     let mut lost = Vec::new();
-    for _ in 0..3 {
-        lost.push(in_line(&mut raw, &gone).await);
+    for _ in 0..200 {
+        lost.push(tokio::spawn(gone.fair_mutex("a").lock().into_future()));
     }
+    until("in line", async || tickets(&mut raw, "a").await == 200).await;
     let waiter = in_line(&mut raw, &ours).await;
     proxy.accept(Accept::Refuse);
     proxy.reset_all();

@@ -8,8 +8,8 @@
 --
 -- A ticket is the id of the hold that it becomes, `<client>:<number>`, and `|<milliseconds>` behind it for a grant lease other
 -- than one second. Its client is told on a channel of its own, `GF <number> <token> <time in µs> <grant lease> <key>`. A client
--- that does not listen is gone, and its ticket is skipped, where the count of receivers can be trusted: in mode C a client
--- listens at any node, so a dead ticket costs one grant lease. Milliseconds with a leading zero are of a client that polls: it
+-- that does not listen is gone, and its tickets are dropped, where the count of receivers can be trusted: in mode C a client
+-- listens at any node, so a dead one costs a grant lease. Milliseconds with a leading zero are of a client that polls: it
 -- is not told, and finds the hold by itself.
 --
 -- The first ticket of another client behind it is told `N <number> <grant lease>`: so it looks when the grant is over, and a
@@ -119,6 +119,9 @@ local function grant(mode, own)
           .. string.format('%06d ', time[2]) .. lease .. ' ' .. KEYS[1])
         if heard == 0 and mode ~= 'C' or type(heard) ~= 'number' then
           redis.call('HDEL', KEYS[1], hold)
+          if heard == 0 then
+            drop_tickets(client)
+          end
         elseif KEYS[4] then
           -- A run that is over leaves the queue.
           local who, first = settle()
