@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 
 use leasehold_testkit::Server;
 
-/// Each with something that it prints at the end if everything went well. `transfer` takes more than a URL: see its own test.
+/// Each with something that it prints at the end if everything went well. `transfer` and
+/// `first_come` take more than a URL: see their own tests.
 const PROGRAMS: [(&str, &str); 6] = [
     ("cache", "rebuilt 3 times, never read half-written"),
     ("connection_pool", "5 of 5 are free"),
@@ -46,7 +47,7 @@ async fn every_example_does_what_it_says() {
     let sources = std::fs::read_dir(sources).expect("the examples are there");
     assert_eq!(
         sources.count(),
-        PROGRAMS.len() + 1,
+        PROGRAMS.len() + 2,
         "an example without a test"
     );
     for (name, said) in PROGRAMS {
