@@ -89,7 +89,7 @@ impl Barrier {
         self
     }
 
-    /// Arrives, and waits until all parties have.
+    /// Arrives, and waits until all parties have. The future is independent of the handle: it can move to another task.
     ///
     /// # Errors
     ///
@@ -108,12 +108,16 @@ impl Barrier {
     ///
     /// Dropping the future withdraws the party, unless the generation has passed by then: all others go on as if it had not
     /// arrived.
-    pub async fn wait(&self) -> Result<BarrierWaitResult, Error> {
+    pub fn wait(
+        &self,
+    ) -> impl Future<Output = Result<BarrierWaitResult, Error>> + Send + 'static + use<> {
+        let barrier = self.clone();
         // Without a limit it withdraws never.
-        self.wait_until(None).await?.ok_or_else(Error::closed)
+        async move { barrier.wait_until(None).await?.ok_or_else(Error::closed) }
     }
 
-    /// Arrives, and waits until all parties have, for at most `time`. `None` if it has withdrawn then.
+    /// Arrives, and waits until all parties have, for at most `time`. `None` if it has withdrawn then. The future is
+    /// independent of the handle.
     ///
     /// When the server does not answer, it takes up to two command timeouts longer.
     ///
@@ -128,9 +132,14 @@ impl Barrier {
     /// # Cancel safety
     ///
     /// As of [`wait`](Self::wait).
-    pub async fn wait_for(&self, time: Duration) -> Result<Option<BarrierWaitResult>, Error> {
+    pub fn wait_for(
+        &self,
+        time: Duration,
+    ) -> impl Future<Output = Result<Option<BarrierWaitResult>, Error>> + Send + 'static + use<>
+    {
+        let barrier = self.clone();
         // A time beyond the end of the clock is no limit.
-        self.wait_until(Instant::now().checked_add(time)).await
+        async move { barrier.wait_until(Instant::now().checked_add(time)).await }
     }
 
     /// Those who have arrived in the present generation, as holders: each with the time after which it counts as dead unless it

@@ -80,7 +80,7 @@ impl CountingSemaphore {
     }
 
     /// Takes so many permits at once, waiting until it can have all of them. The first use of a semaphore sets its number to the
-    /// one of the handle.
+    /// one of the handle. The future is independent of the handle: it can move to another task.
     ///
     /// # Errors
     ///
@@ -91,10 +91,16 @@ impl CountingSemaphore {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: what it may have taken is given back.
-    pub async fn acquire(&self, permits: u32) -> Result<(), Error> {
-        let taken = self.take(permits, Wait::Endless).await?;
-        // An endless wait never ends without permits or an error.
-        taken.then_some(()).ok_or_else(Error::closed)
+    pub fn acquire(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static + use<> {
+        let semaphore = self.clone();
+        async move {
+            let taken = semaphore.take(permits, Wait::Endless).await?;
+            // An endless wait never ends without permits or an error.
+            taken.then_some(()).ok_or_else(Error::closed)
+        }
     }
 
     /// Takes so many permits if they are free and nobody waits, in one round trip. Returns whether it did.
@@ -119,8 +125,13 @@ impl CountingSemaphore {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire_for(&self, permits: u32, time: Duration) -> Result<bool, Error> {
-        self.take(permits, Wait::at_most(time)).await
+    pub fn try_acquire_for(
+        &self,
+        permits: u32,
+        time: Duration,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'static + use<> {
+        let semaphore = self.clone();
+        async move { semaphore.take(permits, Wait::at_most(time)).await }
     }
 
     /// Gives so many permits back, whoever took them; it is not known whether anybody did.

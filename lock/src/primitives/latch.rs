@@ -211,7 +211,7 @@ impl Latch {
         read_inspect(&reply).ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
-    /// Waits until the latch is open.
+    /// Waits until the latch is open. The future is independent of the handle: it can move to another task.
     ///
     /// # Errors
     ///
@@ -228,11 +228,12 @@ impl Latch {
     /// # Cancel safety
     ///
     /// Cancel safe: a waiter leaves nothing on the server.
-    pub async fn wait(&self) -> Result<(), Error> {
-        self.wait_until(None).await.map(drop)
+    pub fn wait(&self) -> impl Future<Output = Result<(), Error>> + Send + 'static + use<> {
+        let latch = self.clone();
+        async move { latch.wait_until(None).await.map(drop) }
     }
 
-    /// Waits until the latch is open, for at most `time`. Returns whether it is open.
+    /// Waits until the latch is open, for at most `time`. Returns whether it is open. The future is independent of the handle.
     ///
     /// It looks at least once, which takes up to one command timeout when the server does not answer.
     ///
@@ -247,9 +248,13 @@ impl Latch {
     /// # Cancel safety
     ///
     /// Cancel safe: a waiter leaves nothing on the server.
-    pub async fn wait_for(&self, time: Duration) -> Result<bool, Error> {
+    pub fn wait_for(
+        &self,
+        time: Duration,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'static + use<> {
+        let latch = self.clone();
         // A time beyond the end of the clock is no limit.
-        self.wait_until(Instant::now().checked_add(time)).await
+        async move { latch.wait_until(Instant::now().checked_add(time)).await }
     }
 
     async fn set(&self, count: u64, reset: bool) -> Result<bool, Error> {

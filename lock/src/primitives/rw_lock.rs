@@ -195,7 +195,8 @@ impl RwLock {
         }
     }
 
-    /// The holders, readers or a writer with its token, and those who wait in line with their places.
+    /// The holders, readers or a writer with its token, and those who wait in line with their places. Of more than a hundred
+    /// readers some are told, in no order.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! Every call of the family, once, as users write it: the names are a contract.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use leasehold::{Backoff, Guard, Permit, ReadGuard, Redlock, WriteGuard};
@@ -101,6 +102,38 @@ async fn synchronizers_are_used_by_their_names() {
         leaders += u32::from(within("all parties", arrival).await.unwrap().unwrap());
     }
     assert_eq!(leaders, 1);
+}
+
+/// What waits belongs to whatever task it is given to.
+#[tokio::test]
+async fn waits_move_to_other_tasks() {
+    let server = Server::start().await;
+    let locks = locks(&server).await;
+    let waiting = (
+        tokio::spawn(locks.latch("latch").wait()),
+        tokio::spawn(locks.latch("latch").wait_for(secs(2))),
+        tokio::spawn(locks.semaphore("counting", 5).counting().acquire(2)),
+        tokio::spawn(locks.rw_lock("rw").read().into_future()),
+        tokio::spawn(locks.multi(["a", "b"]).lock().into_future()),
+    );
+    let (latch, open, permits, read, both) = within("all", async {
+        tokio::join!(waiting.0, waiting.1, waiting.2, waiting.3, waiting.4)
+    })
+    .await;
+    latch.unwrap().unwrap();
+    assert!(open.unwrap().unwrap());
+    permits.unwrap().unwrap();
+    drop((read.unwrap().unwrap(), both.unwrap().unwrap()));
+    let (one, other) = within("both parties", async {
+        tokio::join!(
+            locks.barrier("barrier", 2).wait(),
+            locks.barrier("barrier", 2).wait_for(secs(20))
+        )
+    })
+    .await;
+    let (one, other) = (one.unwrap(), other.unwrap().expect("it is in time"));
+    assert_ne!(one.is_leader(), other.is_leader());
+    assert_eq!(one.generation(), other.generation());
 }
 
 #[tokio::test]
