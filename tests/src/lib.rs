@@ -66,5 +66,5 @@ pub use scratch::Scratch;
 pub use scripted::Scripted;
 pub use sentinels::Sentinels;
 pub use server::{Server, ServerBuilder};
-pub use statistics::calls;
+pub use statistics::{calls, commands};
 pub use wait::{ms, until, until_for};

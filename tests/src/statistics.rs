@@ -27,6 +27,22 @@ pub async fn calls(raw: &mut Raw, command: &str) -> u64 {
     field("calls=") + field("rejected_calls=")
 }
 
+/// How many commands the server has executed, those within scripts too; not what begins a connection or asks for statistics.
+///
+/// # Panics
+///
+/// When the server is gone or its statistics are not what they used to be.
+pub async fn commands(raw: &mut Raw) -> u64 {
+    let statistics = raw.cmd(&["INFO", "commandstats"]).await;
+    let calls = statistics.str().lines().filter_map(|line| {
+        let (command, fields) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let is_counted = !matches!(command, "info" | "flushall" | "ping" | "hello");
+        let (calls, _) = fields.split_once(',')?;
+        is_counted.then(|| calls.parse::<u64>().expect("a count"))
+    });
+    calls.sum()
+}
+
 /// Number of connections that are subscribed to `channel`.
 ///
 /// # Panics

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use leasehold_testkit::{Scratch, Server};
 use tokio::process::Command;
 
+use crate::examples::program;
 use crate::support::{locks, until, within};
 
 const NAMES: [&str; 4] = ["uranium", "helium", "argon", "zinc"];
@@ -16,25 +17,12 @@ async fn processes_measure_in_the_order_in_which_they_asked() {
     let mut raw = server.raw().await;
     let scratch = Scratch::new();
     let log = scratch.path().join("log");
-    let example = ["--package", "leasehold", "--example", "first_come"];
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--quiet"])
-        .args(example)
-        .output();
-    let built = built.await.expect("it can be built");
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
+    let program = program("first_come").await;
     let held = locks(&server).await.fair_mutex("lab:spectrometer").lock();
     let held = held.await.unwrap();
     let mut running = Vec::new();
     for (ahead, name) in NAMES.iter().enumerate() {
-        let process = Command::new(env!("CARGO"))
-            .args(["run", "--locked", "--quiet"])
-            .args(example)
-            .arg("--")
+        let process = Command::new(&program)
             .arg(server.url())
             .arg(&log)
             .arg(name)

@@ -7,6 +7,7 @@ mod barrier;
 mod byte_cuts;
 mod cancel_every_await;
 mod cluster;
+mod command_table;
 mod counting;
 mod dependency_tree;
 mod example_connection_pool;

@@ -3,28 +3,10 @@
 use std::time::Duration;
 
 use leasehold::{Interop, Locks};
-use leasehold_testkit::{Raw, Server};
+use leasehold_testkit::Server;
 
 use crate::rw_lock::{read, write};
-use crate::support::{ms, tickets, until, within};
-
-/// Commands that were executed, those of scripts too, without the questions of this test and what a connection begins with.
-async fn total(raw: &mut Raw) -> i64 {
-    let stats = raw.cmd(&["INFO", "commandstats"]).await;
-    let calls = stats.str().lines().filter_map(|line| {
-        let (command, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let is_ours = !matches!(command, "info" | "flushall" | "ping" | "hello");
-        let calls: i64 = numbers.split(',').next()?.parse().ok()?;
-        is_ours.then_some(calls)
-    });
-    calls.sum()
-}
-
-async fn executed<T>(raw: &mut Raw, operation: impl AsyncFnOnce() -> T) -> (i64, T) {
-    let before = total(raw).await;
-    let done = operation().await;
-    (total(raw).await - before, done)
-}
+use crate::support::{commands, executed, ms, tickets, until, within};
 
 /// Locks whose scripts the server knows, and whose renewal thread is connected.
 async fn warm_locks(server: &Server, interop: Interop) -> Locks {
@@ -87,7 +69,7 @@ async fn a_hand_off_takes_two_requests() {
     let mut counts = Vec::new();
     for _ in 0..3 {
         let held = read(&lock).await;
-        let before = total(&mut raw).await;
+        let before = commands(&mut raw).await;
         let waiting = tokio::spawn(other.write().into_future());
         let mut asked = 0;
         until("a ticket", async || {
@@ -97,7 +79,7 @@ async fn a_hand_off_takes_two_requests() {
         .await;
         held.release().await.unwrap();
         let next = within("its turn", waiting).await.unwrap().unwrap();
-        counts.push(total(&mut raw).await - before - asked);
+        counts.push(commands(&mut raw).await - before - asked);
         next.release().await.unwrap();
     }
     println!("{counts:?}");

@@ -4,27 +4,9 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use leasehold::{Interop, Locks};
-use leasehold_testkit::{Raw, Server};
+use leasehold_testkit::Server;
 
-use crate::support::{ms, tickets, until, within};
-
-/// Commands that were executed, those of scripts too, without the questions of this test and what a connection begins with.
-async fn total(raw: &mut Raw) -> i64 {
-    let stats = raw.cmd(&["INFO", "commandstats"]).await;
-    let calls = stats.str().lines().filter_map(|line| {
-        let (command, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let is_ours = !matches!(command, "info" | "flushall" | "ping" | "hello");
-        let calls: i64 = numbers.split(',').next()?.parse().ok()?;
-        is_ours.then_some(calls)
-    });
-    calls.sum()
-}
-
-async fn executed<T>(raw: &mut Raw, operation: impl AsyncFnOnce() -> T) -> (i64, T) {
-    let before = total(raw).await;
-    let done = operation().await;
-    (total(raw).await - before, done)
-}
+use crate::support::{commands, executed, ms, tickets, until, within};
 
 async fn locks(server: &Server, interop: Interop) -> Locks {
     Locks::builder(server.url())
@@ -82,7 +64,7 @@ async fn a_hand_off_takes_two_requests() {
     let mut counts = Vec::new();
     for _ in 0..3 {
         let held = semaphore.acquire().await.unwrap();
-        let before = total(&mut raw).await;
+        let before = commands(&mut raw).await;
         let waiter = tokio::spawn(other.acquire().into_future());
         let mut asked = 0;
         until("a ticket", async || {
@@ -92,7 +74,7 @@ async fn a_hand_off_takes_two_requests() {
         .await;
         held.release().await.unwrap();
         let next = within("its turn", waiter).await.unwrap().unwrap();
-        counts.push(total(&mut raw).await - before - asked);
+        counts.push(commands(&mut raw).await - before - asked);
         next.release().await.unwrap();
     }
     println!("{counts:?}");

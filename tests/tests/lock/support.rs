@@ -6,7 +6,7 @@ use leasehold::{Error, Guard, Locks};
 use leasehold_testkit::until_for;
 use leasehold_testkit::wait::{self, Answer};
 use leasehold_testkit::{Raw, RawValue, Server};
-pub(crate) use leasehold_testkit::{calls, ms};
+pub(crate) use leasehold_testkit::{calls, commands, ms};
 use tokio::task::JoinHandle;
 
 /// Upper bound on each wait: shorter than the default lease of 30 s, so that no test passes only
@@ -141,6 +141,13 @@ pub(crate) async fn tickets(raw: &mut Raw, name: &str) -> i64 {
 /// Number of scripts run, by EVAL or EVALSHA.
 pub(crate) async fn scripts_run(raw: &mut Raw) -> u64 {
     calls(raw, "eval").await + calls(raw, "evalsha").await
+}
+
+/// Runs the operation; with it, how many commands the server executed meanwhile.
+pub(crate) async fn executed<T>(raw: &mut Raw, operation: impl AsyncFnOnce() -> T) -> (u64, T) {
+    let before = commands(raw).await;
+    let done = operation().await;
+    (commands(raw).await - before, done)
 }
 
 /// Asserts that every key on the server has an expiry.
