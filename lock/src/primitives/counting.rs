@@ -56,6 +56,10 @@ use crate::state::names::Name;
 ///
 /// This is Redisson's `RSemaphore`, on the same key. Redisson's waiters are told with
 /// [`Interop::Redisson`](crate::Interop::Redisson), and stand in no line.
+///
+/// Least rights of a user, here for the namespace `shop`: `~shop:* ~leasehold_res:{shop:* ~leasehold_op:{shop:*
+/// ~leasehold_line:{shop:* &leasehold:*`, and `+eval +evalsha +time +pttl +pexpire +info +get +set +zrange +zrangebyscore +zcard
+/// +zrem +zadd +zrevrange +zscore +zrank +publish +subscribe +unsubscribe`.
 #[derive(Clone)]
 pub struct CountingSemaphore {
     context: Arc<Handle>,

@@ -67,6 +67,10 @@ static KIND: Kind = Kind {
 ///   for up to two seconds, until the entry is back in front. Where its clock is wrong by more than three seconds this happens
 ///   often.
 /// - Where its and our waiters alternate more than 16 times in the queue, further ones of ours stand with the last of ours.
+///
+/// Least rights of a user, here for the namespace `shop`: `~shop:* ~redisson_lock_token:{shop:* ~leasehold_line:{shop:*
+/// &leasehold:*`, and `+eval +evalsha +time +pttl +pexpire +info +get +set +zcard +exists +hdel +hset +hscan +hexists +del
+/// +zrevrange +zrem +zrange +zpopmin +zadd +zrank +zscore +publish +subscribe +unsubscribe`.
 #[derive(Clone)]
 pub struct FairMutex {
     mutex: Mutex,

@@ -54,6 +54,10 @@ pub use guard::MultiGuard;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Least rights of a user, here for the namespace `shop`: `~shop:* ~redisson_lock_token:{shop:* ~leasehold_line:{shop:*
+/// &leasehold:*`, and `+eval +evalsha +time +pttl +pexpire +info +get +set +hdel +hset +exists +hscan +hexists +zrevrange +zrem
+/// +zcard +zrange +zadd +zpopmin +zscore +zrank +publish +subscribe +unsubscribe`.
 #[derive(Clone)]
 pub struct Multi {
     context: Arc<Handle>,

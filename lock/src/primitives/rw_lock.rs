@@ -57,6 +57,10 @@ use crate::state::token::FencingToken;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Least rights of a user, here for the namespace `shop`: `~shop:* ~{shop:* ~redisson_lock_token:{shop:* ~leasehold_line:{shop:*
+/// &leasehold:*`, and `+eval +evalsha +time +pttl +pexpire +info +hdel +set +get +zcard +del +hset +hmget +hlen +hscan +zrange
+/// +zrevrange +zrem +zadd +zrank +publish +subscribe +unsubscribe`.
 #[derive(Clone)]
 pub struct RwLock {
     context: Arc<Handle>,

@@ -65,6 +65,10 @@ use crate::state::names::Name;
 /// Redisson does not expect. Two things differ: a number that Redisson *lowers*, by `addPermits` or `setPermits`, is taken
 /// for a leak and raised again, so lower it with [`set_permits`](Self::set_permits); and Redisson decides by its clients'
 /// clocks when a permit has expired: one that is ahead by more than 1 % of the lease and 2 ms frees permits of ours early.
+///
+/// Least rights of a user, here for the namespace `shop`: `~shop:* ~{shop:* ~leasehold_cap:{shop:* ~leasehold_line:{shop:*
+/// &leasehold:*`, and `+eval +evalsha +time +pttl +pexpire +info +get +zcard +set +zrange +zrem +zadd +zremrangebyscore +zscore
+/// +zrangebyscore +zcount +zrank +zrevrange +publish +subscribe +unsubscribe`.
 #[derive(Clone)]
 pub struct Semaphore {
     context: Arc<Handle>,

@@ -11,7 +11,7 @@ use leasehold::{
 use leasehold_testkit::{Raw, Server};
 use tokio::time::{sleep, timeout};
 
-use crate::support::{executed, ms, scripts_run, within};
+use crate::support::{commands, executed, ms, scripts_run, within};
 
 /// For what the library does on its own: subscriptions, a connection for renewals. A second later those who wait look.
 const QUIET: Duration = ms(300);
@@ -126,12 +126,23 @@ impl Bench {
         let raw = &mut self.raw;
         let held = within("a free lock", take(&self.renewing)).await;
         sleep(QUIET).await;
-        let before = scripts_run(raw).await;
-        let (all, ()) = executed(raw, async || sleep(ms(1_200)).await).await;
-        let calls = scripts_run(raw).await - before;
+        let (before, calls_before) = counts(raw).await;
+        sleep(ms(1_200)).await;
+        let (after, calls_after) = counts(raw).await;
+        let calls = calls_after - calls_before;
         held.end().await;
         assert!(calls >= 2, "renewed {calls} times");
-        all / calls
+        (after - before) / calls
+    }
+}
+
+/// Commands and calls of scripts that were executed, at one time.
+async fn counts(raw: &mut Raw) -> (u64, u64) {
+    loop {
+        let (before, commands) = (scripts_run(raw).await, commands(raw).await);
+        if scripts_run(raw).await == before {
+            return (commands, before);
+        }
     }
 }
 
@@ -161,7 +172,7 @@ async fn each_lock_executes_as_many_commands_as_the_readme_says() {
         ("mutex", [6, 3, 9, 10, renew]),
         ("fair_mutex", [7, 3, 9, 11, renew]),
         ("rw_lock, write", [7, 5, 13, 13, renew]),
-        ("plain_mutex", [5, 4, 8, 9, 3]),
+        ("plain_mutex", [5, 4, 8, 9, renew]),
         ("semaphore", [11, 9, 15, 14, 6]),
         ("multi of 3", [14, 9, 13, 26, 0]),
     ];

@@ -1,7 +1,7 @@
 //! The locks.
 
+mod acl_family;
 mod acl_least_rights;
-mod acl_signals;
 mod bad_input;
 mod barrier;
 mod byte_cuts;

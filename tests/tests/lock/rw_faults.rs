@@ -164,7 +164,7 @@ async fn cut_at_any_byte_of_an_answer_nothing_is_left() {
     }
     // Most are asked again over the next connection, and answered.
     println!("{} without an answer, {} with one", said[0], said[1]);
-    assert!(proxy.accepts() > 100, "{} connections", proxy.accepts());
+    assert!(proxy.accepts() > 50, "{} connections", proxy.accepts());
 }
 
 /// The loss of each key in each state costs at most the holds of the lock, and they are told.

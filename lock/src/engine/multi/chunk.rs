@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::{ScriptCall, Unanswered};
-use leasehold_resp::Value;
+use leasehold_resp::{ServerError, ServerErrorKind, Value};
 
 use super::super::asking::{Asked, Reply, confirmed};
 use super::super::attempt::restart_grace;
@@ -237,10 +237,10 @@ fn attempt<'a>(request: &MultiRequest, id: &'a HoldId, name: &'a Name) -> Attemp
 
 /// The error that a script told in these words.
 fn refused(error: String) -> Error {
-    let kind = if error.contains("WRONGTYPE") {
-        ErrorKind::WrongType
-    } else {
-        ErrorKind::Server
+    let kind = match ServerError::parse(error.as_bytes()).kind() {
+        ServerErrorKind::WrongType => ErrorKind::WrongType,
+        ServerErrorKind::NoPerm => ErrorKind::Denied,
+        _ => ErrorKind::Server,
     };
     Error::new(kind, error)
 }

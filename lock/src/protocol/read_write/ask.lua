@@ -43,6 +43,10 @@ end
 local first = redis.pcall('ZRANGE', KEYS[3], 0, 0)[1]
 local is_first_writer = not reads and not (first and string.find(first, 'w$'))
 local score = ARGV[7] ~= '' and tonumber(ARGV[7]) or nil
+if not score then
+  -- A user who may not take tickets out of the line must not put them there: a writer's would keep readers back for a minute.
+  redis.call('ZREM', KEYS[3], '')
+end
 local place = join(ARGV[6], score, math.max(ttl, 0))
 if place.err then
   return place

@@ -31,7 +31,7 @@ if reading then
   end
   redis.call('HDEL', KEYS[1], ARGV[1])
   if redis.call('HLEN', KEYS[1]) == 1 then
-    redis.call('DEL', KEYS[1])
+    redis.call('HDEL', KEYS[1], 'mode')
     ttl = -2
   end
 end

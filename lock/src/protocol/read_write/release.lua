@@ -21,6 +21,9 @@
 -- whichever field is there is removed. Another hold's timeout
 -- keys are left alone, and so is the expiry of the lock, which other readers may rely on.
 --
+-- Nothing is changed before a command that a user may not have the right to. So the fields are counted first, and without the
+-- right to DEL the lock ends with its last field.
+--
 -- Nothing that goes wrong with the line or a message may hide that the hold is gone: all of that goes through pcall.
 -- Waiters who miss it look again by themselves.
 --
@@ -30,7 +33,7 @@ local call = redis.call
 if ARGV[4] and ARGV[4] ~= '' then
   redis.pcall('ZREM', KEYS[3], ARGV[4])
 end
-local removed
+local fields, removed = call('HLEN', KEYS[1]), 0
 if KEYS[4] then
   removed = call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. ':write')
 else
@@ -42,13 +45,10 @@ else
     redis.pcall('DEL', prefix .. ':' .. ARGV[1] .. ':rwlock_timeout:1')
   end
 end
-local is_free = removed > 0 and call('HLEN', KEYS[1]) == 1
-if is_free and KEYS[4] then
-  call('DEL', KEYS[1], KEYS[4])
-elseif is_free then
-  call('DEL', KEYS[1])
-elseif KEYS[4] then
-  redis.pcall('DEL', KEYS[4])
+local is_free = removed > 0 and fields - removed == 1
+local deleted = KEYS[4] and (is_free and redis.pcall('DEL', KEYS[1], KEYS[4]) or redis.pcall('DEL', KEYS[4]))
+if is_free and type(deleted) ~= 'number' then
+  call('HDEL', KEYS[1], 'mode')
 end
 local waiting = redis.pcall('ZCARD', KEYS[3])
 if type(waiting) ~= 'number' or waiting == 0 then

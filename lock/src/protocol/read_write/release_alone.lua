@@ -12,9 +12,10 @@
 -- May be repeated: the second time finds nothing and changes nothing. Those who wait look every quarter of a second while
 -- the slot migrates.
 
+local fields = redis.call('HLEN', KEYS[1])
 local removed = redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. ':write')
-if removed > 0 and redis.call('HLEN', KEYS[1]) == 1 then
-  redis.call('DEL', KEYS[1])
+if removed > 0 and fields - removed == 1 then
+  redis.call('HDEL', KEYS[1], 'mode')
   if ARGV[3] then
     redis.pcall(ARGV[2] == 'S' and 'SPUBLISH' or 'PUBLISH', ARGV[3], '1')
   end

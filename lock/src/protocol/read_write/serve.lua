@@ -39,7 +39,7 @@ local function put_out(id, kind)
     redis.call('HDEL', KEYS[1], id)
   end
   if kind == 'w' or redis.call('HLEN', KEYS[1]) == 1 then
-    redis.call('DEL', KEYS[1])
+    redis.call('HDEL', KEYS[1], 'mode', id .. ':write')
     ttl, mode = -2, nil
   end
 end

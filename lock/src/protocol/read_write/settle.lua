@@ -51,7 +51,7 @@ local function is_free_but_for(except)
     return false, 0
   end
   if not except then
-    redis.call('DEL', KEYS[1])
+    redis.call('HDEL', KEYS[1], 'mode')
     ttl, mode = -2, nil
   end
   return true

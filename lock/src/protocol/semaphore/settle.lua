@@ -95,6 +95,10 @@ local function write(command, start, first, count, score)
     end
     local done = pcall(unpack(args))
     if type(done) ~= 'number' then
+      if string.find(done.err, 'executing the script', 1, true) or string.find(done.err, 'ACL failure', 1, true) then
+        -- Without the right to it the caller would wait for ever: the error is thrown.
+        call(unpack(args))
+      end
       return nil
     end
     changed = changed + done
@@ -106,12 +110,13 @@ end
 -- Gives a hold these permits for so many milliseconds. Without Redisson their key outlives them by a minute; Redisson would
 -- lose permits of its own with it. Returns whether that could be written.
 local function give(start, first, count, ms)
+  local kept = ARGV[5] == '' and call('PTTL', KEYS[2])
   local added = write('ZADD', start, first, count, now + ms)
   if not added then
     return false
   end
   free = free - added
-  if ARGV[5] == '' and call('PTTL', KEYS[2]) < ms + 60000 then
+  if kept and kept < ms + 60000 then
     call('PEXPIRE', KEYS[2], ms + 60000)
   end
   return true
