@@ -171,7 +171,7 @@ async fn each_lock_executes_as_many_commands_as_the_readme_says() {
     let expected = [
         ("mutex", [6, 3, 9, 10, renew]),
         ("fair_mutex", [7, 3, 9, 11, renew]),
-        ("rw_lock, write", [7, 5, 13, 13, renew]),
+        ("rw_lock, write", [7, 5, 14, 13, renew]),
         ("plain_mutex", [5, 4, 8, 9, renew]),
         ("semaphore", [11, 9, 15, 14, 6]),
         ("multi of 3", [14, 9, 13, 26, 0]),
