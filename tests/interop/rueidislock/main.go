@@ -23,6 +23,8 @@ func main() {
 		ClientOption: rueidis.ClientOption{InitAddress: []string{net.JoinHostPort(os.Args[1], os.Args[2])}},
 		KeyMajority:  1,
 		KeyValidity:  30 * time.Second,
+		// An attempt may take so long: 20 ms by default, which a busy machine exceeds.
+		TryNextAfter: 5 * time.Second,
 	})
 	if err != nil {
 		panic(err)
