@@ -14,7 +14,8 @@ pub enum Interop {
     /// all the same.
     #[default]
     Off,
-    /// Redisson, with its fenced locks: the counters of fencing tokens have no expiry, as it expects.
+    /// Redisson: each wakes the waiters of the other, fair locks have one order, permits of semaphores are shared, and the
+    /// counters of fencing tokens have no expiry, as it expects. See [`from_redisson`](crate::guides::from_redisson).
     Redisson,
 }
 

@@ -17,7 +17,8 @@ use crate::state::inspection::Inspection;
 use crate::state::names::Name;
 
 /// A handle to a lock that is a plain string on the server, as `SET key id NX PX lease` writes it: redis-py's `Lock`, redsync's
-/// `Mutex` and most small libraries use that, and exclude this one. Creating it does no I/O; cloning is cheap.
+/// `Mutex` and most small libraries use that, and exclude this one; [`beside_others`](crate::guides::beside_others) names them.
+/// Creating it does no I/O; cloning is cheap.
 ///
 /// Beside that it is as [`Mutex`](crate::Mutex): renewed, fenced by a token, and handed from one of our processes to the next
 /// in the order in which they began to wait. The others stand in no line and announce nothing: they try again and again, and so
