@@ -18,9 +18,12 @@
 //! | I11 | nested holds end with the last release, not before | `ending` |
 //! | I12 | an expiry is no longer than the lease, and renewal does not shorten it | `keyspace` |
 //! | I13 | one grant for a call, one hold for a key | `keyspace` |
-//! | I14 | a latch opens at zero and for all; a generation of a barrier is complete and has one leader | `meeting` |
+//! | I14 | a latch counts what was counted, opens at zero and for all; a generation of a barrier is complete and has one leader | `meeting` |
 //! | I15 | readers who come after a waiting writer give way to it | `order` |
 //! | I16 | a release's outcome is true | `ending` |
+//! | I17 | no more permits are out than the capacity | `permits` |
+//! | I18 | of a request for several, all are granted, held and given back, or none | `together` |
+//! | I19 | what is held by majority is at the majority of the servers, and nothing stays at the others | `majority` |
 //! | I20 | a grant to a process that is well is taken or handed on | `tickets` |
 //! | I21 | no ticket in line is passed over, but once for each expiry | `tickets` |
 
@@ -29,9 +32,12 @@ mod ending;
 mod exclusion;
 mod facts;
 mod keyspace;
+mod majority;
 mod meeting;
 mod order;
+mod permits;
 mod tickets;
+mod together;
 mod tokens;
 mod waiting;
 
@@ -135,7 +141,13 @@ pub fn check(events: &[Event], limits: &Limits) -> Report {
         order::waiters_are_served_in_order,
         order::readers_give_way_to_a_writer,
         meeting::latches_open_at_zero,
+        meeting::counts_are_true,
         meeting::barriers_let_all_parties_through_together,
+        meeting::complete_generations_are_let_through,
+        permits::permits_stay_within_the_capacity,
+        together::all_or_none,
+        majority::claims_are_true_at_the_majority,
+        majority::nothing_stays_at_a_minority,
         keyspace::nothing_leaks,
         keyspace::expiry_is_disciplined,
         keyspace::requests_are_idempotent,

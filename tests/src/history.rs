@@ -63,6 +63,8 @@ pub struct Event {
 #[serde(tag = "event", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields say what the variants explain")]
 pub enum What {
+    /// These calls are one request, granted as a whole or not at all. Recorded before them.
+    Together { parts: Vec<Part> },
     /// An acquisition begins. `call` ties its end to it; `bound` is the latest moment it may end by
     /// its own promise (`try_lock_for`), without the command timeout. `waits` is false for one that
     /// does not queue (`try_lock`).
@@ -115,12 +117,21 @@ pub enum What {
         holders: Vec<Holder>,
         pttl: i64,
     },
+    /// The state of a key at each of several independent servers, seen at some moment between `asked` and now; `None` for a
+    /// server that did not answer.
+    Nodes {
+        key: String,
+        asked: u64,
+        nodes: Vec<Option<Vec<Holder>>>,
+    },
     /// A latch is about to be set to this count.
     SetCount { key: String, count: u32 },
     /// A latch is about to be counted down.
     CountDown { key: String },
     /// The call came back without an error.
     Counted { key: String },
+    /// A latch showed this count at some moment between `asked` and now.
+    Counts { key: String, asked: u64, count: u32 },
     /// A task begins to wait for a latch.
     Awaits { key: String },
     /// It was let through.
@@ -133,6 +144,8 @@ pub enum What {
         generation: u64,
         leader: bool,
     },
+    /// It does not wait any more: it gave up, or the generation is broken.
+    Withdrawn { key: String },
     /// All processes have finished and the longest lease is over: the keys that are left. There
     /// should be none.
     Quiesced { keys: Vec<String> },
@@ -203,6 +216,14 @@ pub struct Ticket {
     pub score: u64,
 }
 
+/// A call that is one of several of a request, and the id of the hold that it is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the type says what the fields are")]
+pub struct Part {
+    pub call: u64,
+    pub hold: String,
+}
+
 /// The mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -215,13 +236,15 @@ pub enum Mode {
     Shared,
     /// At most this many holders at a time.
     Permit(u32),
+    /// One holder, which has it at the majority of several independent servers: what one of them loses excuses no overlap.
+    Majority,
 }
 
 impl Mode {
     /// Whether it excludes every other holder.
     #[must_use]
     pub const fn is_exclusive(self) -> bool {
-        matches!(self, Self::Exclusive | Self::Ordered)
+        matches!(self, Self::Exclusive | Self::Ordered | Self::Majority)
     }
 }
 
@@ -314,9 +337,21 @@ impl Recorder {
             .expect("the history can be written");
     }
 
+    /// A number for a call of this process.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Writes an [`What::Invoke`] and returns the number of the call.
     pub fn invoke(&self, key: &str, mode: Mode, waits: bool, bound: Option<Duration>) -> u64 {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let call = self.number();
+        self.invokes(call, key, mode, waits, bound);
+        call
+    }
+
+    /// Writes an [`What::Invoke`] of the call with this number.
+    pub fn invokes(&self, call: u64, key: &str, mode: Mode, waits: bool, bound: Option<Duration>) {
         let bound = bound.map(|d| now() + micros(d));
         self.record(What::Invoke {
             call,
@@ -325,7 +360,6 @@ impl Recorder {
             waits,
             bound,
         });
-        call
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn nothing_renews_after_the_end(facts: &Facts<'_>) -> Vec<Violation> 
 }
 
 /// The event that ended a claim, and the moment after which the server must not show it.
-fn gone_by<'a>(facts: &Facts<'a>, claim: &Claim<'a>) -> Option<(&'a Event, u64)> {
+pub(super) fn gone_by<'a>(facts: &Facts<'a>, claim: &Claim<'a>) -> Option<(&'a Event, u64)> {
     let cleanup = micros(facts.limits.cleanup);
     match (claim.release, claim.outcome) {
         (Some(_), Some((end, Outcome::Released | Outcome::AlreadyGone))) => Some((end, end.at)),

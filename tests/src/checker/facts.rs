@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::claim::Claim;
 use super::{Limits, Violation};
-use crate::history::{Effect, Event, Holder, Mode, What, micros};
+use crate::history::{Effect, Event, Holder, Mode, Part, What, micros};
 
 /// The end of a span that never ended.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -31,6 +31,8 @@ pub(super) struct Facts<'a> {
 /// An acquisition, from its request to its end.
 pub(super) struct Call<'a> {
     pub(super) invoke: &'a Event,
+    /// Its number within the process.
+    pub(super) number: u64,
     pub(super) key: &'a str,
     pub(super) mode: Mode,
     pub(super) waits: bool,
@@ -90,6 +92,7 @@ impl<'a> Facts<'a> {
                     open_calls.insert((event.process, *call), self.calls.len());
                     let call = Call {
                         invoke: event,
+                        number: *call,
                         key,
                         mode: *mode,
                         waits: *waits,
@@ -184,7 +187,11 @@ impl<'a> Facts<'a> {
                 | What::Counted { .. }
                 | What::Awaits { .. }
                 | What::Opened { .. }
+                | What::Counts { .. }
                 | What::Arrive { .. }
+                | What::Withdrawn { .. }
+                | What::Together { .. }
+                | What::Nodes { .. }
                 | What::Passed { .. }
                 | What::Line { .. } => {}
             }
@@ -205,6 +212,18 @@ impl<'a> Facts<'a> {
         let rest = indices[first..].iter().map(|i| &self.samples[*i]);
         rest.take_while(move |s| s.asked <= until)
             .filter(move |s| s.asked >= from)
+    }
+
+    /// The holds that calls are for, where they are known from the beginning.
+    pub(super) fn parts(&self) -> impl Iterator<Item = ((u32, u64), &'a str)> {
+        self.events.iter().flat_map(|event| {
+            let parts = match &event.what {
+                What::Together { parts } => parts.as_slice(),
+                _ => &[],
+            };
+            let of = |part: &'a Part| ((event.process, part.call), part.hold.as_str());
+            parts.iter().map(of)
+        })
     }
 
     /// Whether a fault that may lose locks was active in the span.

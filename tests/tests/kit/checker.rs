@@ -2,8 +2,11 @@
 //! breaks it.
 
 mod ends;
+mod majority;
 mod meetings;
 mod order;
+mod permits;
+mod together;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -276,20 +279,13 @@ fn i1_an_overlap_is_excused_only_by_a_fault_that_loses_locks() {
 }
 
 #[test]
-fn i1_readers_share_and_permits_are_counted() {
+fn i1_readers_share_and_a_writer_is_alone() {
     let read = |h: History, ms, hold| h.asks(ms, "a", Mode::Shared, None).ok(ms, "a", hold, 500);
     let two_readers = || read(read(history(), 10, "a:1"), 11, "a:2");
     two_readers().keeps_everything();
     two_readers().takes(20, "b", "b:1", 500).breaks(&["I1"]);
-
-    let permit = |h: History, ms, hold| {
-        h.asks(ms, "a", Mode::Permit(2), None)
-            .ok(ms, "a", hold, 500)
-    };
-    let two_permits = || permit(permit(history(), 10, "a:1"), 11, "a:2");
-    two_permits().keeps_everything();
-    permit(two_permits(), 12, "a:3").breaks(&["I1"]);
-    permit(two_permits().gives_back(12, "a", "a:1"), 14, "a:3").keeps_everything();
+    // A reader beside a writer.
+    read(history().takes(5, "b", "b:1", 500), 10, "a:1").breaks(&["I1"]);
 }
 
 #[test]
