@@ -13,7 +13,7 @@
 //! | [`observer`] | the server's own state of a lock, written into the history |
 //! | [`line_watch`] | the tickets of those who wait, by the server's record, written into the history |
 //! | [`checker`] | which invariants a history breaks |
-//! | [`broken`], [`broken_line`] | clients with a flaw each, which the checker must catch |
+//! | [`broken`], [`broken_line`], [`broken_family`] | clients with a flaw each, which the checker must catch |
 //! | [`ledger`] | a resource under a lock: detects lost updates, refuses stale tokens |
 //! | [`cancel`] | drops a future at every await point |
 //! | [`process`] | child processes that cannot outlive the test; signals |
@@ -27,6 +27,7 @@
 //! | [`wait`] | waiting with a bound and a reason |
 
 pub mod broken;
+pub mod broken_family;
 pub mod broken_line;
 pub mod cancel;
 pub mod chance;

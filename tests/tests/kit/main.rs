@@ -3,6 +3,7 @@
 mod cancel;
 mod checker;
 mod checker_catches_broken_clients;
+mod checker_catches_broken_kinds;
 mod cluster;
 mod history;
 mod isolation;
