@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const LOCKS: [&str; 3] = ["storm:a", "storm:b", "storm:c"];
 
 /// Of the storms of the whole family: a fair mutex, a read-write lock, a semaphore with so many permits, locks that are taken
-/// together, a plain mutex, and a barrier for so many parties.
+/// together, a plain mutex, a lock at the majority of a few servers beside, and a barrier for so many parties.
 pub const FAIR: &str = "family:fair";
 /// See [`FAIR`].
 pub const RW: &str = "family:rw";
@@ -20,6 +20,8 @@ pub const PERMITS: u32 = 4;
 pub const PARTS: [&str; 3] = ["family:{m}:a", "family:{m}:b", "family:c"];
 /// See [`FAIR`].
 pub const PLAIN: &str = "family:plain";
+/// See [`FAIR`]. At the servers beside.
+pub const RED: &str = "family:red";
 /// See [`FAIR`].
 pub const BARRIER: &str = "family:barrier";
 /// See [`FAIR`].

@@ -1,31 +1,35 @@
 //! Storms of the whole family: processes that take locks and permits of every kind, alone and together, and meet at latches and
 //! barriers, while they are killed and frozen and their servers restart scripts, drop connections, change roles and move slots.
+//! Beside these there are three servers for a lock that is held at two of them, which freeze and come back empty.
 //!
 //! One server, a cluster and sentinels, for 20 seconds each or two minutes and a half with `LEASEHOLD_LONG=1`. The history is
-//! checked, and in the end everything must be free.
+//! checked, and in the end everything must be free, and no key may be left that somebody holds or waits with.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::checker::{self, Limits, Report};
 use leasehold_testkit::history::{self, Effect, Recorder, What};
 use leasehold_testkit::process::{Watched, freeze, thaw};
-use leasehold_testkit::storm::{FAIR, LEASE, Mode, PARTS, PERMITS, PLAIN, POOL, RW};
+use leasehold_testkit::storm::{FAIR, LEASE, Mode, PARTS, PLAIN, POOL, RW};
 use leasehold_testkit::{Cluster, Scratch, Sentinels, Server};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::fleet::time;
+use crate::leftover::{data, everything_is_free, keys_left};
 use crate::roles::Stage;
 use crate::verdict::{Evidence, kept};
 
 /// Worker processes at a time.
 const WORKERS: usize = 4;
 
-/// Upper bound on the time in which workers stop, and in which everything is free again.
+/// Servers beside, for a lock at the majority of them.
+const BESIDE: usize = 3;
+
+/// Upper bound on the time in which workers stop.
 const STOP: Duration = Duration::from_secs(60);
 
 /// Bounds against hangs, for a busy machine.
@@ -108,6 +112,7 @@ impl Stage for Alone {
 struct Family {
     name: String,
     url: String,
+    beside: Vec<Server>,
     mode: Mode,
     seed: u64,
     dir: Scratch,
@@ -118,9 +123,13 @@ struct Family {
 
 async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     let time = time(Duration::from_secs(20));
-    let mut family = Family::start(name, stage.url(), mode);
-    let servers = stage.nodes().into_iter().map(Server::dir);
-    let _evidence = Evidence::of(family.dir.path(), servers, family.kept());
+    let mut beside = Vec::new();
+    for _ in 0..BESIDE {
+        beside.push(Server::start().await);
+    }
+    let mut family = Family::start(name, stage.url(), beside, mode);
+    let servers = stage.nodes().into_iter().chain(&family.beside);
+    let _evidence = Evidence::of(family.dir.path(), servers.map(Server::dir), family.kept());
     let mut chance = Chance::new(family.seed);
     let end = Instant::now() + time;
     let mut turn = 0;
@@ -135,17 +144,19 @@ async fn storm<S: Stage>(name: &str, stage: S, mode: Mode) {
     family.stop(&stage).await;
     // The leases of abandoned holds are over by now.
     sleep(LEASE + Duration::from_secs(1)).await;
-    everything_is_free(&stage).await;
+    everything_is_free(&stage.url(), &family.beside).await;
+    let keys = family.keys_left(&stage).await;
+    family.recorder.record(What::Quiesced { keys });
     let report = family.judge(mode == Mode::Fast);
     assert!(
-        report.grants >= 20 * time.as_secs() as usize && report.handoffs > report.grants / 20,
+        report.grants >= 5 * time.as_secs() as usize && report.handoffs > report.grants / 20,
         "{}: little work: {report}",
         family.evidence()
     );
 }
 
 impl Family {
-    fn start(name: &str, url: String, mode: Mode) -> Self {
+    fn start(name: &str, url: String, beside: Vec<Server>, mode: Mode) -> Self {
         let seed = Chance::seed();
         println!("{name}-{mode}: LEASEHOLD_SEED={seed}");
         let dir = Scratch::new();
@@ -153,6 +164,7 @@ impl Family {
         let mut this = Self {
             name: format!("{name}-{mode}"),
             url,
+            beside,
             mode,
             seed,
             dir,
@@ -170,8 +182,10 @@ impl Family {
     fn spawn(&self, seed: u64) -> Watched {
         let program = PathBuf::from(env!("CARGO_BIN_EXE_family_worker"));
         let dir = self.dir.path();
+        let beside: Vec<_> = self.beside.iter().map(Server::url).collect();
         let args = [
             self.url.clone(),
+            beside.join(","),
             dir.display().to_string(),
             seed.to_string(),
             self.mode.to_string(),
@@ -182,7 +196,7 @@ impl Family {
     /// Each kind of fault in its turn.
     async fn strike<S: Stage>(&mut self, turn: usize, stage: &S, chance: &mut Chance) {
         let index = chance.below(WORKERS as u64) as usize;
-        match turn % (4 + S::ALL.len()) {
+        match turn % (5 + S::ALL.len()) {
             0 => {
                 let seed = chance.below(u64::MAX);
                 let pid = self.workers[index].pid();
@@ -206,8 +220,9 @@ impl Family {
                 let commands = [&kill("normal")[..], &kill("pubsub")[..]];
                 self.tell_everybody(stage, &commands).await;
             }
+            4 => self.strike_beside(chance).await,
             n => {
-                let kind = S::ALL[n - 4];
+                let kind = S::ALL[n - 5];
                 let key = *chance.pick(&[FAIR, RW, POOL, PARTS[0], PARTS[2], PLAIN]);
                 let forgets = self.mode == Mode::Fast && S::forgets(kind);
                 let effect = if forgets {
@@ -222,6 +237,25 @@ impl Family {
                 self.ends(id);
             }
         }
+    }
+
+    /// One of the servers beside freezes, or comes back empty, which costs it its vote until the leases that it forgot are over.
+    async fn strike_beside(&self, chance: &mut Chance) {
+        let server = chance.pick(&self.beside);
+        let (kind, restarts) = if chance.percent(50) {
+            ("restart beside", true)
+        } else {
+            ("freeze beside", false)
+        };
+        let id = self.begins(kind, Effect::Delays);
+        if restarts {
+            server.restart().await;
+        } else {
+            server.pause();
+            sleep(chance.millis(100, 2_500)).await;
+            server.resume();
+        }
+        self.ends(id);
     }
 
     async fn tell_everybody<S: Stage>(&self, stage: &S, commands: &[&[&str]]) {
@@ -264,6 +298,21 @@ impl Family {
         }
     }
 
+    /// Keys that nobody needs any more. The last release may still be on its way to some of the servers.
+    async fn keys_left<S: Stage>(&self, stage: &S) -> Vec<String> {
+        let give_up = Instant::now() + LEASE;
+        loop {
+            let mut keys = Vec::new();
+            for server in stage.nodes().into_iter().chain(&self.beside) {
+                keys.extend(keys_left(server).await);
+            }
+            if keys.is_empty() || Instant::now() > give_up {
+                return keys;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// What the tasks of the workers that run wait for.
     fn waiting(&self) -> String {
         let pids: Vec<_> = self.workers.iter().map(Watched::pid).collect();
@@ -302,57 +351,4 @@ impl Family {
     fn kept(&self) -> PathBuf {
         kept(&self.name, self.seed)
     }
-}
-
-/// Takes everything that the workers had, at once, and finds no key that stays for ever.
-async fn everything_is_free<S: Stage>(stage: &S) {
-    let locks = Locks::connect(stage.url())
-        .await
-        .expect("the servers are up");
-    let taken = timeout(STOP, async {
-        let pool = locks.semaphore(POOL, PERMITS);
-        (
-            locks.fair_mutex(FAIR).lock().await.expect("the fair mutex"),
-            locks.rw_lock(RW).write().await.expect("the write lock"),
-            pool.acquire_many(PERMITS).await.expect("all permits"),
-            locks.multi(PARTS).lock().await.expect("all parts"),
-            locks
-                .plain_mutex(PLAIN)
-                .lock()
-                .await
-                .expect("the plain mutex"),
-        )
-    });
-    drop(taken.await.expect("everything is free"));
-    locks.shutdown().await.expect("everything is released");
-    for server in stage.nodes() {
-        let mut raw = server.raw().await;
-        if raw.cmd(&["ROLE"]).await.array()[0].str() != "master" {
-            continue;
-        }
-        for key in raw.cmd(&["KEYS", "*"]).await.array() {
-            let ttl = raw.cmd(&["PTTL", key.str()]).await.int();
-            assert!(ttl != -1, "{} has no expiry", key.str());
-        }
-    }
-}
-
-/// The keys of all masters with what they hold.
-async fn data<S: Stage>(stage: &S) -> String {
-    let mut lines = Vec::new();
-    for server in stage.nodes() {
-        let mut raw = server.raw().await;
-        for key in raw.cmd(&["KEYS", "family*"]).await.array() {
-            let hash = raw.cmd(&["HGETALL", key.str()]).await;
-            let ttl = raw.cmd(&["PTTL", key.str()]).await;
-            lines.push(format!("{} {ttl:?} {hash:?}", key.str()));
-        }
-        for key in raw.cmd(&["KEYS", "*{*"]).await.array() {
-            let line = raw
-                .cmd(&["ZRANGE", key.str(), "0", "-1", "WITHSCORES"])
-                .await;
-            lines.push(format!("{} {line:?}", key.str()));
-        }
-    }
-    lines.join("\n")
 }

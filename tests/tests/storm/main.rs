@@ -5,6 +5,7 @@ mod deck;
 mod family;
 mod fault;
 mod fleet;
+mod leftover;
 mod proxied;
 mod roles;
 mod sentinel;

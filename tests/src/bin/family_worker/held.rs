@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, Guard, MultiGuard, Permit, ReadGuard, Release, WriteGuard};
+use leasehold::{Error, Guard, MultiGuard, Permit, ReadGuard, RedlockGuard, Release, WriteGuard};
 
 pub(crate) enum Held {
     Guard(Guard),
@@ -10,6 +10,7 @@ pub(crate) enum Held {
     Write(WriteGuard),
     Permit(Permit),
     Multi(MultiGuard),
+    Red(RedlockGuard),
 }
 
 impl Held {
@@ -20,6 +21,7 @@ impl Held {
             Self::Write(guard) => guard.valid_for(),
             Self::Permit(permit) => permit.valid_for(),
             Self::Multi(guard) => guard.valid_for(),
+            Self::Red(guard) => guard.valid_for(),
         }
     }
 
@@ -30,6 +32,7 @@ impl Held {
             Self::Write(guard) => guard.token().as_u64(),
             Self::Read(_) | Self::Permit(_) => 0,
             Self::Multi(guard) => guard.tokens()[key].as_u64(),
+            Self::Red(guard) => guard.token().expect("it is fenced").as_u64(),
         }
     }
 
@@ -40,6 +43,7 @@ impl Held {
             Self::Write(guard) => guard.release().await,
             Self::Permit(permit) => permit.release().await,
             Self::Multi(guard) => guard.release().await,
+            Self::Red(guard) => guard.release().await,
         }
     }
 }
@@ -71,5 +75,11 @@ impl From<Permit> for Held {
 impl From<MultiGuard> for Held {
     fn from(guard: MultiGuard) -> Self {
         Self::Multi(guard)
+    }
+}
+
+impl From<RedlockGuard> for Held {
+    fn from(guard: RedlockGuard) -> Self {
+        Self::Red(guard)
     }
 }

@@ -1,7 +1,8 @@
 //! A worker process of the storms of the whole family: tasks that take locks and permits of every kind, meet at latches and
 //! barriers, and record what happens, until they are stopped, killed or frozen.
 //!
-//! `family_worker URL DIRECTORY SEED MODE`: MODE says whether replicas have to confirm. It prints nothing unless it fails.
+//! `family_worker URL BESIDE DIRECTORY SEED MODE`: BESIDE are the URLs of further servers, separated by commas, and MODE says
+//! whether replicas have to confirm. It prints nothing unless it fails.
 
 mod held;
 mod meeting;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Locks, Replicas};
+use leasehold::{Error, Locks, Redlock, Replicas};
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::history::Recorder;
 use leasehold_testkit::storm::{COMMAND_TIMEOUT, LEASE, Mode};
@@ -24,21 +25,24 @@ const TASKS: u64 = 6;
 /// State shared by the tasks of a process.
 struct Worker {
     locks: Locks,
+    /// Locks at the majority of the servers beside.
+    red: Redlock,
     dir: PathBuf,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [url, dir, seed, mode] = args.as_slice() else {
-        println!("family_worker URL DIRECTORY SEED MODE");
+    let [url, beside, dir, seed, mode] = args.as_slice() else {
+        println!("family_worker URL BESIDE DIRECTORY SEED MODE");
         return ExitCode::FAILURE;
     };
     let mode = Mode::named(mode).expect("a mode");
     let dir = Path::new(dir);
     let recorder = Recorder::open(dir, "worker");
     let worker = Arc::new(Worker {
-        locks: connect(url, mode).await,
+        locks: connected(async || connect(url, mode).await).await,
+        red: connected(async || connect_beside(beside).await).await,
         dir: dir.to_owned(),
     });
     let seed: u64 = seed.parse().expect("a seed");
@@ -60,21 +64,33 @@ async fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Connects, however long faults prevent it.
-async fn connect(url: &str, mode: Mode) -> Locks {
-    let give_up = Instant::now() + Duration::from_secs(60);
+async fn connect(url: &str, mode: Mode) -> Result<Locks, Error> {
     let replicas = match mode {
         Mode::Fast => Replicas::None,
         Mode::Safe => Replicas::All,
     };
+    let builder = Locks::builder(url)
+        .lease(LEASE)
+        .replicated(replicas)
+        .command_timeout(COMMAND_TIMEOUT)
+        .connect_timeout(COMMAND_TIMEOUT);
+    builder.connect().await
+}
+
+async fn connect_beside(urls: &str) -> Result<Redlock, Error> {
+    let builder = Redlock::builder(urls.split(','))
+        .lease(LEASE)
+        .command_timeout(COMMAND_TIMEOUT)
+        .connect_timeout(COMMAND_TIMEOUT);
+    builder.connect().await
+}
+
+/// Connects, however long faults prevent it.
+async fn connected<T>(connect: impl AsyncFn() -> Result<T, Error>) -> T {
+    let give_up = Instant::now() + Duration::from_secs(60);
     loop {
-        let builder = Locks::builder(url)
-            .lease(LEASE)
-            .replicated(replicas)
-            .command_timeout(COMMAND_TIMEOUT)
-            .connect_timeout(COMMAND_TIMEOUT);
-        match builder.connect().await {
-            Ok(locks) => return locks,
+        match connect().await {
+            Ok(connected) => return connected,
             Err(error) => assert!(
                 Instant::now() < give_up,
                 "no connection for a minute: {error}"

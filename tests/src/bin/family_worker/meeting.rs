@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_testkit::history::{Recorder, What};
+use leasehold_testkit::history::{Recorder, What, now};
 use leasehold_testkit::storm::{BARRIER, PARTIES};
 
 use crate::Worker;
@@ -29,13 +29,14 @@ pub(crate) async fn barrier(worker: &Worker, recorder: &Recorder, task: u64) {
     } else {
         barrier.wait_for(PATIENCE).await.ok().flatten()
     };
-    if let Some(passed) = passed {
-        recorder.record(What::Passed {
+    recorder.record(match passed {
+        Some(passed) => What::Passed {
             key,
             generation: passed.generation(),
             leader: passed.is_leader(),
-        });
-    }
+        },
+        None => What::Withdrawn { key },
+    });
 }
 
 /// Sets a latch, waits for it and counts it down. An error ends it: nobody knows then what was counted.
@@ -61,6 +62,11 @@ pub(crate) async fn latch(worker: &Worker, recorder: &Recorder, number: u64) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             recorder.record(What::Counted { key: key.clone() });
+            let (key, asked) = (key.clone(), now());
+            if let Ok(count) = latch.count().await {
+                let count = u32::try_from(count).expect("a small count");
+                recorder.record(What::Counts { key, asked, count });
+            }
         }
     };
     let waits = async {

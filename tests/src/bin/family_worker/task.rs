@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold::{Error, Release, WriteGuard};
 use leasehold_testkit::chance::Chance;
-use leasehold_testkit::history::{Mode, Outcome, Recorder, What, micros, now, valid_until};
-use leasehold_testkit::storm::{FAIR, LEASE, PARTS, PERMITS, PLAIN, POOL, RW};
+use leasehold_testkit::history::{Mode, Outcome, Part, Recorder, What, micros, now, valid_until};
+use leasehold_testkit::storm::{FAIR, LEASE, PARTS, PERMITS, PLAIN, POOL, RED, RW};
 use tokio::time::{sleep, timeout};
 
 use crate::Worker;
@@ -19,8 +19,8 @@ struct Task {
     recorder: Recorder,
     chance: Chance,
     number: u64,
-    /// How often something was taken, for the names of holds.
-    taken: u64,
+    /// How often something was asked for, for the names of holds.
+    asked: u64,
 }
 
 /// How something is asked for.
@@ -36,10 +36,10 @@ enum Way {
 /// What is asked for: a key and its mode for each claim.
 type Claims = Vec<(&'static str, Mode)>;
 
-/// Something that was asked for, with the numbers of the calls.
+/// Something that was asked for, with the numbers of the calls and the names of the holds.
 struct Asked {
     claims: Claims,
-    calls: Vec<u64>,
+    parts: Vec<Part>,
 }
 
 /// Something that is held, with the names of the holds.
@@ -59,14 +59,14 @@ enum Taken {
 
 /// Asks a handle in one of the ways; its methods are named.
 macro_rules! ask {
-    ($way:expr, $handle:expr, $try:ident, $for:ident, $wait:ident $(, $what:expr)*) => {{
+    ($way:expr, $handle:expr, $try:ident, $for:ident, $wait:ident $(, $what:expr)* $(; $how:ident)?) => {{
         let handle = $handle;
         let taken = match $way {
-            Way::Try => Some(handle.$try($($what),*).await),
-            Way::For(time) => Some(handle.$for($($what,)* time).await),
-            Way::Wait => Some(handle.$wait($($what),*).await.map(Some)),
+            Way::Try => Some(handle.$try($($what),*)$(.$how())?.await),
+            Way::For(time) => Some(handle.$for($($what,)* time)$(.$how())?.await),
+            Way::Wait => Some(handle.$wait($($what),*)$(.$how())?.await.map(Some)),
             Way::Cancel(time) => {
-                let waits = timeout(time, handle.$wait($($what),*).into_future());
+                let waits = timeout(time, handle.$wait($($what),*)$(.$how())?.into_future());
                 waits.await.ok().map(|taken| taken.map(Some))
             }
         };
@@ -86,12 +86,13 @@ pub(crate) async fn run(worker: Arc<Worker>, recorder: Recorder, chance: Chance,
         recorder,
         chance,
         number,
-        taken: 0,
+        asked: 0,
     };
     while !task.worker.is_over() {
         match task.chance.below(100) {
-            0..22 => task.fair().await,
-            22..45 => task.read().await,
+            0..20 => task.fair().await,
+            20..25 => task.red().await,
+            25..45 => task.read().await,
             45..58 => task.write().await,
             58..72 => task.permits().await,
             72..86 => task.multi().await,
@@ -173,6 +174,13 @@ impl Task {
         self.go_on(asked, taken).await;
     }
 
+    async fn red(&mut self) {
+        let (asked, way) = self.ask(vec![(RED, Mode::Majority)]);
+        let mutex = self.worker.red.mutex(RED);
+        let taken = ask!(way, mutex, try_lock, try_lock_for, lock; fenced);
+        self.go_on(asked, taken).await;
+    }
+
     /// Chooses a way, and writes down that the claims are asked for.
     fn ask(&mut self, claims: Claims) -> (Asked, Way) {
         let time = self.chance.millis(0, 1_500);
@@ -187,36 +195,53 @@ impl Task {
             Way::For(time) => (true, Some(time)),
             Way::Wait | Way::Cancel(_) => (true, None),
         };
-        let call = |(key, mode): &(&str, Mode)| self.recorder.invoke(key, *mode, waits, bound);
-        let calls = claims.iter().map(call).collect();
-        (Asked { claims, calls }, way)
+        (self.asks(claims, waits, bound), way)
+    }
+
+    fn asks(&mut self, claims: Claims, waits: bool, bound: Option<Duration>) -> Asked {
+        self.asked += 1;
+        let (process, task, asked) = (std::process::id(), self.number, self.asked);
+        let part = |index| Part {
+            call: self.recorder.number(),
+            hold: format!("{process}:{task}:{asked}:{index}"),
+        };
+        let parts: Vec<_> = (0..claims.len()).map(part).collect();
+        self.recorder.record(What::Together {
+            parts: parts.clone(),
+        });
+        for ((key, mode), part) in claims.iter().zip(&parts) {
+            self.recorder.invokes(part.call, key, *mode, waits, bound);
+        }
+        Asked { claims, parts }
     }
 
     async fn go_on(&mut self, asked: Asked, taken: Taken) {
-        let why = match taken {
-            Taken::Yes(held) => return self.hold(asked, held).await,
-            Taken::Cancelled => {
-                for call in asked.calls {
-                    self.recorder.record(What::Cancel { call });
-                }
-                return;
-            }
-            Taken::No => "held by others".into(),
+        match taken {
+            Taken::Yes(held) => self.hold(asked, held).await,
+            Taken::No => self.fails(asked, "held by others"),
             Taken::Failed(error) => {
+                self.fails(asked, &error.to_string());
                 // Limits the load of retries while a server is down.
                 sleep(Duration::from_millis(20)).await;
-                error.to_string()
             }
-        };
-        for call in asked.calls {
-            let why = why.clone();
+            Taken::Cancelled => {
+                for Part { call, .. } in asked.parts {
+                    self.recorder.record(What::Cancel { call });
+                }
+            }
+        }
+    }
+
+    fn fails(&self, asked: Asked, why: &str) {
+        for Part { call, .. } in asked.parts {
+            let why = why.to_owned();
             self.recorder.record(What::Fail { call, why });
         }
     }
 
     /// Keeps what was granted for a while, and gives it back.
     async fn hold(&mut self, asked: Asked, held: Held) {
-        let mut holding = self.granted(&asked, held);
+        let mut holding = self.granted(asked, held);
         let work = if self.chance.below(200) == 0 {
             // Long enough to need renewals, and rare, because all others wait.
             LEASE * 3 / 2
@@ -236,15 +261,12 @@ impl Task {
         self.let_go(holding).await;
     }
 
-    fn granted(&mut self, asked: &Asked, held: Held) -> Holding {
-        self.taken += 1;
+    fn granted(&self, asked: Asked, held: Held) -> Holding {
         let until = valid_until(|| held.valid_for());
         let mut holds = Vec::new();
-        for (index, (call, (key, _))) in asked.calls.iter().zip(&asked.claims).enumerate() {
-            let (process, task, taken) = (std::process::id(), self.number, self.taken);
-            let hold = format!("{process}:{task}:{taken}:{index}");
+        for (Part { call, hold }, (key, _)) in asked.parts.into_iter().zip(asked.claims) {
             self.recorder.record(What::Ok {
-                call: *call,
+                call,
                 hold: hold.clone(),
                 token: held.token(key),
                 valid_until: until,
@@ -288,22 +310,15 @@ impl Task {
 
     /// A writer becomes a reader.
     async fn downgrade(&mut self, guard: WriteGuard, holds: Vec<String>) -> Option<Holding> {
-        let call = self.recorder.invoke(RW, Mode::Shared, false, None);
+        let asked = self.asks(vec![(RW, Mode::Shared)], false, None);
         for hold in holds {
             // Before the call: from then on there may be other readers.
             self.recorder.record(What::Drop { hold });
         }
         match guard.downgrade().await {
-            Ok(guard) => {
-                let asked = Asked {
-                    claims: vec![(RW, Mode::Shared)],
-                    calls: vec![call],
-                };
-                Some(self.granted(&asked, Held::Read(guard)))
-            }
+            Ok(guard) => Some(self.granted(asked, Held::Read(guard))),
             Err(error) => {
-                let why = error.to_string();
-                self.recorder.record(What::Fail { call, why });
+                self.fails(asked, &error.to_string());
                 None
             }
         }
