@@ -48,20 +48,32 @@ async fn on_one_server_everything_keeps_its_promise_whatever_happens() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_cluster_everything_keeps_its_promise_whatever_happens() {
-    let cluster = Cluster::builder()
-        .node_timeout(Duration::from_secs(2))
-        .start()
-        .await;
-    storm("family-cluster", cluster, Mode::Fast).await;
+    storm("family-cluster", cluster().await, Mode::Fast).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_nothing_that_replicas_confirmed_is_lost() {
+    storm("family-cluster", cluster().await, Mode::Safe).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_sentinels_everything_keeps_its_promise_whatever_happens() {
-    let sentinels = Sentinels::builder()
-        .down_after(Duration::from_secs(2))
-        .start()
-        .await;
-    storm("family-sentinel", sentinels, Mode::Fast).await;
+    storm("family-sentinel", sentinels().await, Mode::Fast).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_sentinels_nothing_that_replicas_confirmed_is_lost() {
+    storm("family-sentinel", sentinels().await, Mode::Safe).await;
+}
+
+async fn cluster() -> Cluster {
+    let cluster = Cluster::builder().node_timeout(Duration::from_secs(2));
+    cluster.start().await
+}
+
+async fn sentinels() -> Sentinels {
+    let sentinels = Sentinels::builder().down_after(Duration::from_secs(2));
+    sentinels.start().await
 }
 
 /// A single server.

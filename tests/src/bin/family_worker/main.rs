@@ -27,6 +27,7 @@ struct Worker {
     locks: Locks,
     /// Locks at the majority of the servers beside.
     red: Redlock,
+    mode: Mode,
     dir: PathBuf,
 }
 
@@ -43,6 +44,7 @@ async fn main() -> ExitCode {
     let worker = Arc::new(Worker {
         locks: connected(async || connect(url, mode).await).await,
         red: connected(async || connect_beside(beside).await).await,
+        mode,
         dir: dir.to_owned(),
     });
     let seed: u64 = seed.parse().expect("a seed");

@@ -4,10 +4,10 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Error, Release, WriteGuard};
+use leasehold::{Backoff, Error, Release, WriteGuard};
 use leasehold_testkit::chance::Chance;
 use leasehold_testkit::history::{Mode, Outcome, Part, Recorder, What, micros, now, valid_until};
-use leasehold_testkit::storm::{FAIR, LEASE, PARTS, PERMITS, PLAIN, POOL, RED, RW};
+use leasehold_testkit::storm::{self, FAIR, LEASE, PARTS, PERMITS, PLAIN, POOL, RED, RW};
 use tokio::time::{sleep, timeout};
 
 use crate::Worker;
@@ -59,14 +59,14 @@ enum Taken {
 
 /// Asks a handle in one of the ways; its methods are named.
 macro_rules! ask {
-    ($way:expr, $handle:expr, $try:ident, $for:ident, $wait:ident $(, $what:expr)* $(; $how:ident)?) => {{
+    ($way:expr, $handle:expr, $try:ident, $for:ident, $wait:ident $(, $what:expr)* $(; $how:ident($($with:expr)?))?) => {{
         let handle = $handle;
         let taken = match $way {
-            Way::Try => Some(handle.$try($($what),*)$(.$how())?.await),
-            Way::For(time) => Some(handle.$for($($what,)* time)$(.$how())?.await),
-            Way::Wait => Some(handle.$wait($($what),*)$(.$how())?.await.map(Some)),
+            Way::Try => Some(handle.$try($($what),*)$(.$how($($with)?))?.await),
+            Way::For(time) => Some(handle.$for($($what,)* time)$(.$how($($with)?))?.await),
+            Way::Wait => Some(handle.$wait($($what),*)$(.$how($($with)?))?.await.map(Some)),
             Way::Cancel(time) => {
-                let waits = timeout(time, handle.$wait($($what),*)$(.$how())?.into_future());
+                let waits = timeout(time, handle.$wait($($what),*)$(.$how($($with)?))?.into_future());
                 waits.await.ok().map(|taken| taken.map(Some))
             }
         };
@@ -97,7 +97,10 @@ pub(crate) async fn run(worker: Arc<Worker>, recorder: Recorder, chance: Chance,
             58..72 => task.permits().await,
             72..86 => task.multi().await,
             86..92 => task.plain().await,
-            92..96 => meeting::barrier(&task.worker, &task.recorder, task.number).await,
+            // Replicas confirm no arrivals.
+            92..96 if task.worker.mode == storm::Mode::Fast => {
+                meeting::barrier(&task.worker, &task.recorder, task.number).await;
+            }
             _ => meeting::latch(&task.worker, &task.recorder, task.chance.below(u64::MAX)).await,
         }
         let rest = task.chance.millis(0, 4);
@@ -157,7 +160,12 @@ impl Task {
         if self.chance.percent(30) {
             let (asked, way) = self.ask(vec![(parts[0], Mode::Exclusive)]);
             let mutex = self.worker.locks.mutex(parts[0]);
-            let taken = ask!(way, mutex, try_lock, try_lock_for, lock);
+            let taken = if self.chance.percent(20) {
+                let backoff = Backoff::default();
+                ask!(way, mutex, try_lock, try_lock_for, lock; polling(backoff))
+            } else {
+                ask!(way, mutex, try_lock, try_lock_for, lock)
+            };
             return self.go_on(asked, taken).await;
         }
         let claims = parts.iter().map(|part| (*part, Mode::Exclusive)).collect();
@@ -177,7 +185,7 @@ impl Task {
     async fn red(&mut self) {
         let (asked, way) = self.ask(vec![(RED, Mode::Majority)]);
         let mutex = self.worker.red.mutex(RED);
-        let taken = ask!(way, mutex, try_lock, try_lock_for, lock; fenced);
+        let taken = ask!(way, mutex, try_lock, try_lock_for, lock; fenced());
         self.go_on(asked, taken).await;
     }
 
