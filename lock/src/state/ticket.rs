@@ -83,6 +83,8 @@ pub(crate) struct Ticket {
     looks_itself: bool,
     /// Whether the server would not put it in line when it was asked last.
     is_out: bool,
+    /// When to look because of what was heard since the latest request was sent: the answer may be older.
+    called: Option<Instant>,
     grant: Option<Grant>,
     /// The hold that it became already, if a waiter before passed that on.
     passed: Option<Passed>,
@@ -222,6 +224,7 @@ impl Ticket {
             look_at,
             looks_itself: true,
             is_out: false,
+            called: None,
             grant: None,
             passed: None,
         }
@@ -303,6 +306,7 @@ impl Ticket {
         self.joined = true;
         self.behind = behind;
         self.confirmed = None;
+        self.called = None;
     }
 
     /// The request that was sent at `sent` was answered over `source`. `jitter` is below 100, in per mille. Returns whether it
@@ -335,7 +339,10 @@ impl Ticket {
         (self.looks_itself, self.is_out) = (false, false);
         if self.confirmed.take().is_some_and(|at| source != Some(at)) {
             // Over one connection the answer of what ran before comes before the confirmation.
-            self.look_now(now);
+            self.look_by(now);
+        }
+        if let Some(at) = self.called.take() {
+            self.look_by(at);
         }
         self.poll(now, jitter);
         was_lost
@@ -370,9 +377,15 @@ impl Ticket {
         self.grant = None;
     }
 
-    /// Looks at once.
+    /// Looks at once, or when a request that is under way is answered.
     pub(crate) fn look_now(&mut self, now: Instant) {
-        self.look_by(now);
+        self.call(now);
+    }
+
+    /// Looks at `at` at the latest, whatever the answer to a request that is under way says.
+    fn call(&mut self, at: Instant) {
+        self.look_by(at);
+        self.called = Some(self.called.map_or(at, |known| known.min(at)));
     }
 
     /// Looks at `at` at the latest, for itself.
@@ -412,14 +425,14 @@ impl Ticket {
         }
         self.missed = 0;
         self.confirmed = Some(source);
-        self.look_now(now);
+        self.look_by(now);
         true
     }
 
     /// Redisson has released the lock.
     pub(crate) fn released_by_redisson(&mut self, now: Instant) {
         let places = self.place.min(SPREAD_PLACES) as u32;
-        self.look_by(now + AFTER_REDISSON * (1 + places));
+        self.call(now + AFTER_REDISSON * (1 + places));
     }
 
     /// Redisson has released permits. The first in line looks at once, to keep what others would take before it has enough;

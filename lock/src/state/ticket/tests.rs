@@ -226,9 +226,33 @@ fn redisson_has_its_turn_before_the_first_look() {
     let mut ticket = standing(now);
     ticket.released_by_redisson(now.monotonic);
     assert_eq!(ticket.look_at() - now.monotonic, ms(5));
+    ticket.asks(None);
     ticket.placed(placed(3, T), now, None, now.monotonic, 0);
     ticket.released_by_redisson(now.monotonic);
     assert_eq!(ticket.look_at() - now.monotonic, ms(20));
+}
+
+#[test]
+fn what_is_heard_while_a_look_is_under_way_is_not_undone_by_its_answer() {
+    let now = Now::read();
+    let mut ticket = standing(now);
+    ticket.asks(Some(here()));
+    ticket.released_by_redisson(now.monotonic);
+    // The answer was given before the release: the lock was held then.
+    ticket.placed(placed(0, T), now, Some(here()), now.monotonic + ms(1), 0);
+    assert_eq!(ticket.look_at(), now.monotonic + AFTER_REDISSON);
+
+    // That look is sent now, and what it says is newer.
+    ticket.asks(Some(here()));
+    let answered = now.monotonic + ms(7);
+    ticket.placed(placed(0, T), now, Some(here()), answered, 0);
+    assert!(ticket.look_at() > answered + ms(500));
+
+    // The same with a subscription that began meanwhile.
+    ticket.asks(Some(here()));
+    ticket.look_now(answered);
+    ticket.placed(placed(0, T), now, Some(here()), answered + ms(1), 0);
+    assert_eq!(ticket.look_at(), answered);
 }
 
 #[test]
