@@ -10,7 +10,7 @@ ARGS =
 # Programs of several versions, for `make test-matrix`.
 SERVERS =
 
-.PHONY: help demo demo-cluster test test-long test-matrix bench fuzz
+.PHONY: help demo demo-cluster test test-long test-matrix interop bench fuzz
 
 help:
 	@echo 'make demo          four processes contend for three locks; one is killed, one frozen (20 s)'
@@ -18,6 +18,7 @@ help:
 	@echo 'make test          every test, against real servers'
 	@echo 'make test-long     the same, ten times, with more random cases and longer storms'
 	@echo 'make test-matrix   the same on several servers   SERVERS="/path/to/one /path/to/another"'
+	@echo 'make interop       beside a live Redisson; needs a JDK and Maven   ARGS=storm for the tests of that name'
 	@echo 'make bench         side by side with other clients       ARGS=--quick for a short run'
 	@echo 'make fuzz          every fuzz target in turn             SECONDS=60 for each'
 	@echo
@@ -50,6 +51,12 @@ test-long:
 # One server after the other. A test of a feature that a server lacks says so and counts as skipped.
 test-matrix:
 	@.ci/matrix $(SERVERS)
+
+# The hand-offs that were measured, and what was skipped, are printed below the tests that passed.
+interop:
+	@.ci/install server
+	@interop/build
+	$(CARGO) test --package leasehold-testkit --test interop -- --show-output $(ARGS)
 
 bench:
 	@.ci/install server

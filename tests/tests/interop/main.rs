@@ -1,0 +1,17 @@
+//! Our locks beside Redisson's, with a live one: the scenes of `make interop`.
+//!
+//! The Java half is in `interop/` and has to be built, so these tests run only on demand. Without a JDK each says so and passes.
+
+mod counting;
+mod fair;
+mod handing_over;
+mod jvm;
+mod latch;
+mod leases;
+mod multi;
+mod mutex;
+mod permits;
+mod pubsub;
+mod rw;
+mod stage;
+mod support;
