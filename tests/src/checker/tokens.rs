@@ -22,8 +22,8 @@ pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
     let mut seen: HashMap<(&str, u64), &Claim<'_>> = HashMap::new();
     let mut violations = Vec::new();
     for claim in &facts.claims {
-        if !claim.mode.is_exclusive() {
-            // Permits have none, and readers have that of the latest writer.
+        if !claim.mode.is_exclusive() || claim.token == 0 {
+            // Permits have none, nor have other libraries' locks, and readers have that of the latest writer.
             continue;
         }
         if let Some(other) = seen.insert((claim.key, claim.token), claim) {

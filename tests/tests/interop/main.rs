@@ -14,4 +14,5 @@ mod permits;
 mod pubsub;
 mod rw;
 mod stage;
+mod storm;
 mod support;

@@ -1,8 +1,15 @@
 //! A process of ours for the scenes beside Redisson.
 //!
-//! `interop_worker hold URL LEASE NAME` takes a lock of every kind, named NAME and the kind, with leases of LEASE milliseconds,
-//! says `held` and keeps them until it is killed.
+//! - `interop_worker hold URL LEASE NAME` takes a lock of every kind, named NAME and the kind, says `held` and keeps them until it
+//!   is killed.
+//! - `interop_worker storm URL LEASE DIRECTORY SEED` takes locks and permits of every kind by chance and records what happens,
+//!   until the directory has a file `stop`.
+//!
+//! LEASE is in milliseconds.
 
+mod storm;
+
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,22 +20,28 @@ async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["hold", url, lease, name] => {
-            let lease = lease.parse().expect("milliseconds");
-            hold(url, Duration::from_millis(lease), name).await;
-            ExitCode::SUCCESS
+        ["hold", url, lease, name] => hold(&connect(url, lease).await, name).await,
+        ["storm", url, lease, dir, seed] => {
+            let seed = seed.parse().expect("a seed");
+            storm::run(connect(url, lease).await, Path::new(dir), seed).await;
         }
         _ => {
-            println!("interop_worker hold URL LEASE NAME");
-            ExitCode::FAILURE
+            println!("interop_worker hold URL LEASE NAME | storm URL LEASE DIRECTORY SEED");
+            return ExitCode::FAILURE;
         }
     }
+    ExitCode::SUCCESS
 }
 
-async fn hold(url: &str, lease: Duration, name: &str) {
+async fn connect(url: &str, lease: &str) -> Locks {
+    let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
     let builder = Locks::builder(url).interop(Interop::Redisson).lease(lease);
-    let locks = builder.connect().await.expect("the server is up");
+    builder.connect().await.expect("the server is up")
+}
+
+async fn hold(locks: &Locks, name: &str) {
     let of = |kind| format!("{name}-{kind}");
+    let (read, write) = (locks.rw_lock(of("read")), locks.rw_lock(of("write")));
     let _held = (
         locks.mutex(of("lock")).lock().await.expect("the mutex"),
         locks
@@ -36,16 +49,8 @@ async fn hold(url: &str, lease: Duration, name: &str) {
             .lock()
             .await
             .expect("the fair mutex"),
-        locks
-            .rw_lock(of("read"))
-            .read()
-            .await
-            .expect("the lock to read"),
-        locks
-            .rw_lock(of("write"))
-            .write()
-            .await
-            .expect("the lock to write"),
+        read.read().await.expect("the lock to read"),
+        write.write().await.expect("the lock to write"),
         locks
             .semaphore(of("pes"), 1)
             .acquire()

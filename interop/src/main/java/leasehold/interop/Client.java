@@ -1,5 +1,6 @@
 package leasehold.interop;
 
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.redisson.Redisson;
@@ -32,6 +33,9 @@ final class Client {
     Object call(String text) throws Exception {
         if (text.equals("thread")) {
             return id() + ":" + Thread.currentThread().getId();
+        }
+        if (text.startsWith("storm ")) {
+            return new Storm(redisson, List.of(text.substring(6).split(" "))).run();
         }
         var call = Call.of(text);
         return call.on(objects.computeIfAbsent(call.object(), this::create));
