@@ -15,6 +15,9 @@ use tokio::sync::oneshot;
 
 use crate::support::within;
 
+/// Upper bound on the start of a JVM and a client, on a busy machine.
+const STARTS: Duration = Duration::from_secs(60);
+
 /// A process that plays Redisson's part.
 pub(crate) struct Jvm {
     process: Mutex<Watched>,
@@ -122,11 +125,13 @@ impl Jvm {
     pub(crate) async fn client(self: &Arc<Self>, url: &str, options: &[&str]) -> Client {
         let name = format!("C{}", self.next.fetch_add(1, Ordering::Relaxed));
         let command = format!("new {name} {url} {}", options.join(" "));
-        let answer = self.send(command.trim_end()).answer().await;
+        let answer = self.send(command.trim_end()).answer_within(STARTS).await;
+        let id =
+            answer.unwrap_or_else(|call| panic!("{call}: not within {STARTS:?}; {}", self.log()));
         Client {
             jvm: Arc::clone(self),
             name,
-            id: answer.ok().to_owned(),
+            id,
         }
     }
 
@@ -180,6 +185,11 @@ impl Client {
         }
     }
 
+    /// Ends it.
+    pub(crate) fn end(&self) {
+        drop(self.jvm.send(&format!("end {}", self.name)));
+    }
+
     /// Its name for the parts of multi-locks.
     pub(crate) fn name(&self) -> &str {
         &self.name
@@ -228,6 +238,15 @@ impl Pending {
         within(&call, self.answer)
             .await
             .unwrap_or_else(|_| panic!("{call}: the JVM has ended"))
+    }
+
+    /// Waits for so long for a result; an error with the call if there is none.
+    pub(crate) async fn answer_within(self, time: Duration) -> Result<String, String> {
+        match tokio::time::timeout(time, self.answer).await {
+            Ok(Ok(answer)) => Ok(answer.ok().to_owned()),
+            Ok(Err(_)) => Err(format!("{}: the JVM has ended", self.call)),
+            Err(_) => Err(self.call),
+        }
     }
 
     /// Fails if there is an answer within this time.

@@ -5,6 +5,7 @@
 //! still, and wakes up when others hold its lock, breaks the invariants by that; such violations are counted apart, and no
 //! others are allowed.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use leasehold_testkit::checker::{self, Limits, Report, Violation};
 use leasehold_testkit::history::{self, Effect, Event, Recorder, What, micros};
 use leasehold_testkit::process::{Watched, freeze, thaw};
 use leasehold_testkit::storm::PERMITS;
-use leasehold_testkit::{Scratch, Server};
+use leasehold_testkit::{Raw, Scratch, Server};
 use tokio::time::{sleep, timeout};
 
 use crate::jvm::{self, Jvm, Pending};
@@ -25,7 +26,7 @@ const TIME: Duration = Duration::from_secs(30);
 /// Of all locks and permits, and Redisson's watchdog.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Processes of each kind.
+/// Processes of ours, and of Redisson's.
 const PROCESSES: usize = 3;
 
 /// Threads of each process of Redisson's.
@@ -42,6 +43,9 @@ const LIMITS: Limits = Limits {
 
 /// A client that woke up needs this long to find out what it lost, on a busy machine.
 const AFTER_THAW: Duration = Duration::from_secs(2);
+
+/// In which all processes stop. Redisson takes the waiters of a process that died for dead one after the other.
+const STOP: Duration = Duration::from_secs(60);
 
 struct Storm {
     url: String,
@@ -97,9 +101,10 @@ impl Storm {
         client.kill();
         for n in 0..PROCESSES as u64 {
             this.ours.push(this.spawn(seed.wrapping_add(1_000 * n)));
-            let java = this.spawn_java(seed.wrapping_add(1_000 * n + 500)).await;
-            this.java.push(java);
         }
+        let java = |n: u64| this.spawn_java(seed.wrapping_add(1_000 * n + 500));
+        let (first, second, third) = tokio::join!(java(0), java(1), java(2));
+        this.java.extend([first, second, third]);
         this
     }
 
@@ -180,12 +185,20 @@ impl Storm {
 
     async fn stop(&mut self) {
         std::fs::write(self.dir.join("stop"), "").expect("the directory is writable");
-        for (_, threads) in self.java.drain(..) {
+        let give_up = Instant::now() + STOP;
+        for (jvm, threads) in std::mem::take(&mut self.java) {
             for thread in threads {
-                thread.answer().await.ok();
+                let left = give_up.saturating_duration_since(Instant::now());
+                if let Err(call) = thread.answer_within(left).await {
+                    let kept = self.keep();
+                    let state = state(&self.url).await;
+                    panic!(
+                        "{call} of {} goes on, history in {kept}:\n{state}",
+                        jvm.pid()
+                    );
+                }
             }
         }
-        let give_up = Instant::now() + Duration::from_secs(20);
         for process in &mut self.ours {
             while process.is_running() {
                 assert!(Instant::now() < give_up, "a process of ours does not end");
@@ -212,14 +225,18 @@ impl Storm {
         let events = history::read(self.dir.path());
         let report = checker::check(&events, &LIMITS);
         let frozen = frozen_jvms(&events);
-        let is_redissons = |violation: &&Violation| {
-            let by_frozen = |event: &Event| {
-                let stood_still = |(pid, since, until): &(u32, u64, u64)| {
-                    let span = since.saturating_sub(micros(LEASE))..until + micros(AFTER_THAW);
-                    *pid == event.process && span.contains(&event.at)
-                };
-                frozen.iter().any(stood_still)
+        let ends = ends(&events);
+        let by_frozen = |event: &Event| {
+            let end = match &event.what {
+                What::Ok { hold, .. } => ends.get(hold.as_str()).copied().unwrap_or(u64::MAX),
+                _ => event.at,
             };
+            let stood_still = |(pid, since, until): &(u32, u64, u64)| {
+                *pid == event.process && *since < end && event.at < until + micros(AFTER_THAW)
+            };
+            frozen.iter().any(stood_still)
+        };
+        let is_redissons = |violation: &&Violation| {
             ["I1", "I2", "I16"].contains(&violation.invariant)
                 && violation.events.iter().any(by_frozen)
         };
@@ -228,11 +245,10 @@ impl Storm {
         for violation in &theirs {
             println!("Redisson's: {}: {}", violation.invariant, violation.message);
         }
-        assert!(
-            others.is_empty(),
-            "seed {}: {others:#?}\n{report}",
-            self.seed
-        );
+        if !others.is_empty() {
+            let kept = self.keep();
+            panic!("seed {}, history in {kept}: {others:#?}", self.seed);
+        }
         for kind in ["java-", "ours-"] {
             let of = |event: &&Event| {
                 event.client.starts_with(kind) && matches!(event.what, What::Ok { .. })
@@ -260,6 +276,17 @@ impl std::fmt::Display for Summary<'_> {
     }
 }
 
+/// When holds were given back.
+fn ends(events: &[Event]) -> HashMap<&str, u64> {
+    let mut ends = HashMap::new();
+    for event in events {
+        if let What::ReleaseInvoke { hold } = &event.what {
+            ends.insert(hold.as_str(), event.at);
+        }
+    }
+    ends
+}
+
 /// Processes of Redisson's that stood still, with the times of begin and end.
 fn frozen_jvms(events: &[Event]) -> Vec<(u32, u64, u64)> {
     let is_java = |pid| {
@@ -283,6 +310,27 @@ fn frozen_jvms(events: &[Event]) -> Vec<(u32, u64, u64)> {
         }
     }
     frozen
+}
+
+/// Everything that is on the server.
+async fn state(url: &str) -> String {
+    let mut raw = Raw::connect(url.trim_start_matches("redis://"))
+        .await
+        .expect("the server is up");
+    let mut lines = Vec::new();
+    for key in raw.cmd(&["KEYS", "*"]).await.array() {
+        let key = key.str();
+        let kind = raw.cmd(&["TYPE", key]).await;
+        let value = match kind.str() {
+            "hash" => raw.cmd(&["HGETALL", key]).await,
+            "list" => raw.cmd(&["LRANGE", key, "0", "-1"]).await,
+            "zset" => raw.cmd(&["ZRANGE", key, "0", "-1", "WITHSCORES"]).await,
+            _ => raw.cmd(&["GET", key]).await,
+        };
+        let left = raw.cmd(&["PTTL", key]).await;
+        lines.push(format!("{key} {left:?} {value:?}"));
+    }
+    lines.join("\n")
 }
 
 /// Takes everything at once: nothing is left of those that died.

@@ -22,12 +22,17 @@ record Call(String object, String method, List<String> arguments) {
 
     /** Its result on this object; that of the future, if it gives one. */
     Object on(Object target) throws Exception {
-        for (Method candidate : target.getClass().getMethods()) {
-            Object[] values = values(candidate);
-            if (values != null) {
-                candidate.setAccessible(true);
-                Object result = candidate.invoke(target, values);
-                return result instanceof RFuture<?> future ? future.toCompletableFuture().get() : result;
+        Method[] methods = target.getClass().getMethods();
+        // A number is a duration only where it can be nothing else.
+        for (boolean durations : new boolean[] {false, true}) {
+            for (Method candidate : methods) {
+                boolean fits = durations || !List.of(candidate.getParameterTypes()).contains(Duration.class);
+                Object[] values = fits ? values(candidate) : null;
+                if (values != null) {
+                    candidate.setAccessible(true);
+                    Object result = candidate.invoke(target, values);
+                    return result instanceof RFuture<?> future ? future.toCompletableFuture().get() : result;
+                }
             }
         }
         throw new NoSuchMethodException(this + " of " + target.getClass().getSimpleName());

@@ -36,11 +36,11 @@ final class History {
         return call;
     }
 
-    /** After it. Redisson tells a holder of no end, so it claims what it holds until it gives it back. */
-    String ok(long call, long token) {
+    /** After it: what it took is claimed until this time, or until it is given back. */
+    String ok(long call, long token, long until) {
         String hold = PROCESS + ":" + client + ":" + call;
         write("ok", "\"call\":%d,\"hold\":%s,\"token\":%d,\"valid_until\":%d"
-                .formatted(call, quoted(hold), token, Main.now() + 3_600_000_000L));
+                .formatted(call, quoted(hold), token, until));
         return hold;
     }
 
