@@ -111,15 +111,10 @@ async fn evict_nth(
     });
     let outcome = within("a turn", turn).await;
     let when = format!("{removed:?} gone at {point:?}, with a waiter: {has_waiter}");
+    let is_hold = point == Point::Held && removed.as_deref() == Some(&*ours.names[0]);
     match &outcome {
-        Ok(released) => {
-            let is_hold = removed.as_deref() == Some(&*ours.names[0]);
-            if row.is_its_key() && point == Point::Held && is_hold {
-                assert_ne!(*released, Release::Released, "{row:?}, {when}: it was gone");
-            } else if removed.is_none() {
-                assert_eq!(*released, Release::Released, "{row:?}, {when}");
-            }
-        }
+        Ok(Release::Released) => assert!(!(is_hold && row.is_its_key()), "{row:?}, {when}"),
+        Ok(other) => assert!(removed.is_some(), "{row:?}, {when}: {other:?}"),
         Err(error) => assert_said(row, &when, error, &[ErrorKind::Lost, ErrorKind::Broken]),
     }
     if let Some(waiter) = waiter {

@@ -3,6 +3,7 @@
 mod cancelled;
 mod connections;
 mod keys;
+mod redisson;
 mod rows;
 mod stage;
 #[path = "../lock/support.rs"]
