@@ -2,7 +2,7 @@
 //!
 //! All are tried at once. Where one is held by others, everything is given back, and that one is waited for with nothing else
 //! in hand, so whatever order others take them in, nobody waits in a circle. Who is unlucky again and again takes them in their
-//! order in the end, for a second each.
+//! order in the end, and waits for each but the first for a second.
 
 mod chunk;
 mod parts;
@@ -153,10 +153,11 @@ async fn in_order(request: &MultiRequest, until: Option<Instant>) -> Result<Roun
             limit = at;
             continue;
         }
-        let left = until.map_or(WAIT_IN_ORDER, |until| {
-            until.saturating_duration_since(Instant::now())
-        });
-        let wait = Wait::For(left.min(WAIT_IN_ORDER));
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // With nothing in hand it keeps nobody waiting, and stays in line.
+        let longest = (next > 0).then_some(WAIT_IN_ORDER);
+        let wait = left.into_iter().chain(longest).min();
+        let wait = wait.map_or(Wait::Endless, Wait::For);
         let Some(hold) = take_one(request, at, wait).await? else {
             drop(parts);
             let pause = Duration::from_millis(request.context.jitter.below(PAUSE));
