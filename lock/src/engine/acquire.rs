@@ -233,7 +233,7 @@ fn inherit(request: &Request) -> bool {
 fn take_back(request: &Request) {
     let Request { context, name, .. } = request;
     if let Some(standing) = context.registry.table.take_standing(name) {
-        grants::take_back(context, name, standing);
+        grants::take_back(context, name, *standing);
     }
 }
 

@@ -244,7 +244,7 @@ pub(crate) fn abandon(context: &Arc<Context>, name: &Arc<Name>, mut line: Line) 
     let table = &context.registry.table;
     if let Some(standing) = line.standing.take() {
         table.unstand(standing.ticket.id().number());
-        take_back(context, name, standing);
+        take_back(context, name, *standing);
     }
     table.park(name, line);
 }

@@ -17,7 +17,8 @@ use crate::state::ticket::Ticket;
 /// Of one name. The next waiter goes on with it.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
-    pub(crate) standing: Option<Standing>,
+    /// In a box: most locks that are taken are not waited for, and each takes a line along.
+    pub(crate) standing: Option<Box<Standing>>,
     /// To the channel of this name's grants, where channels belong to slots.
     pub(super) grants: Option<Subscription>,
     /// To Redisson's channel of releases.

@@ -134,7 +134,7 @@ impl Table {
         then: impl FnOnce(&mut Standing) -> R,
     ) -> Option<R> {
         let mut waiters = lock(&self.waiters);
-        waiters.line(name)?.standing.as_mut().map(then)
+        waiters.line(name)?.standing.as_deref_mut().map(then)
     }
 
     /// A new ticket of this name, which is in line from now on.
@@ -144,13 +144,13 @@ impl Table {
         waiters.stand(number, name);
         let former = waiters
             .line(name)
-            .map(|line| line.standing.replace(standing));
+            .map(|line| line.standing.replace(Box::new(standing)));
         drop(waiters);
         drop(former);
     }
 
     /// Takes the ticket of this name away from those who wait here.
-    pub(crate) fn take_standing(&self, name: &Arc<Name>) -> Option<Standing> {
+    pub(crate) fn take_standing(&self, name: &Arc<Name>) -> Option<Box<Standing>> {
         let mut waiters = lock(&self.waiters);
         let standing = waiters.line(name)?.standing.take()?;
         waiters.unstand(standing.ticket.id().number());
@@ -301,7 +301,7 @@ impl Table {
 
     /// Passes `hold` on to the next waiter here. Returns whether there is one.
     pub(crate) fn pass(&self, hold: &Hold, standing: Standing) -> bool {
-        let mut standing = Some(standing);
+        let mut standing = Some(Box::new(standing));
         let after = lock(&self.waiters).pass(&hold.name, hold.id.number(), |line| {
             let is_free = line.standing.is_none();
             if is_free {

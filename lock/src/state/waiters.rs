@@ -5,14 +5,15 @@
 //! belongs to the entry: the next head goes on with it.
 
 mod holds;
+mod lanes;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::task::Waker;
 
 use self::holds::Holds;
-use super::lane_order::{LaneOrder, Rank};
+use self::lanes::Lanes;
 use super::names::{KnownHash, Name};
 use crate::options::Replicas;
 
@@ -39,10 +40,8 @@ struct Entry<H, L, F> {
     rest: VecDeque<Waiter<F>>,
     /// What the head has at the server, kept for the next one; of a name with lanes, what they share.
     line: L,
-    /// The lanes of this name that are held or wanted, by their numbers.
-    lanes: BTreeMap<u64, Arc<Name>>,
-    /// Their order in line.
-    order: LaneOrder,
+    /// The lanes of this name that are held or wanted, if there are any.
+    lanes: Option<Box<Lanes>>,
 }
 
 /// Rule for holding a name at the same time as others.
@@ -407,34 +406,6 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         }
     }
 
-    /// The ticket of this lane stands at `rank`.
-    pub(crate) fn rank(&mut self, lane: &Arc<Name>, rank: Rank) {
-        if let Some((order, number)) = self.order_of(lane) {
-            order.put(number, rank);
-        }
-    }
-
-    /// The lane whose ticket is the first in the run of the one of this lane, if that is another one.
-    pub(crate) fn first_before(&self, lane: &Arc<Name>) -> Option<Arc<Name>> {
-        let entry = self.entries.get(lane.whole())?;
-        let first = entry.order.first_before(lane.lane_number()?)?;
-        entry.lanes.get(&first).cloned()
-    }
-
-    /// The lane whose ticket is the next one in the run of the one of this lane.
-    pub(crate) fn next_behind(&self, lane: &Arc<Name>) -> Option<Arc<Name>> {
-        let entry = self.entries.get(lane.whole())?;
-        let next = entry.order.next_behind(lane.lane_number()?)?;
-        entry.lanes.get(&next).cloned()
-    }
-
-    /// The order of the lanes of a name, and the number of this one.
-    fn order_of(&mut self, lane: &Arc<Name>) -> Option<(&mut LaneOrder, u64)> {
-        let number = lane.lane_number()?;
-        let whole = self.entries.get_mut(lane.whole())?;
-        Some((&mut whole.order, number))
-    }
-
     /// The name whose ticket becomes the hold with this number.
     pub(crate) fn name_of(&self, number: u64) -> Option<&Arc<Name>> {
         self.tickets.get(&number)
@@ -457,18 +428,6 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         let entries = self.entries.get(name).into_iter().chain(lanes);
         let held = entries.flat_map(|entry| entry.held.iter());
         held.map(|held| held.hold.clone()).collect()
-    }
-
-    /// The lanes of this name that are held or wanted, by their numbers.
-    pub(crate) fn lanes(&self, name: &Arc<Name>) -> impl Iterator<Item = &Arc<Name>> {
-        let entry = self.entries.get(name).into_iter();
-        entry.flat_map(|entry| entry.lanes.values())
-    }
-
-    /// The lane of this name whose ticket is the first in this run.
-    pub(crate) fn first_in_run(&self, name: &Arc<Name>, run: u8) -> Option<&Arc<Name>> {
-        let entry = self.entries.get(name)?;
-        entry.lanes.get(&entry.order.first(Some(run))?)
     }
 
     /// Ends all locking: all waiters are to be woken, and the holds and what the waiters have at the server are the caller's
@@ -494,15 +453,6 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         }
     }
 
-    /// The name of a lane keeps an entry for what all of its lanes share.
-    fn open_lane(&mut self, name: &Arc<Name>) {
-        if let Some(number) = name.lane_number() {
-            let whole = self.entries.entry(Arc::clone(name.whole()));
-            let whole = whole.or_insert_with(Entry::empty);
-            whole.lanes.insert(number, Arc::clone(name));
-        }
-    }
-
     /// Removes the entry if the name is neither held nor wanted. What it had at the server, and what was shared with it, is to
     /// be dropped elsewhere.
     fn sweep(&mut self, name: &Arc<Name>, after: &mut After<L>) {
@@ -515,7 +465,7 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         };
         let whole = name.whole();
         if let Some(entry) = self.entries.get_mut(whole) {
-            entry.lanes.remove(&number);
+            lanes::close(&mut entry.lanes, number);
         }
         if self.is_idle(whole) {
             let entry = self.entries.remove(whole);
@@ -525,7 +475,7 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
 
     fn is_idle(&self, name: &Arc<Name>) -> bool {
         self.entries.get(name).is_some_and(|entry| {
-            entry.held.is_empty() && entry.head.is_none() && entry.lanes.is_empty()
+            entry.held.is_empty() && entry.head.is_none() && entry.lanes.is_none()
         })
     }
 }
@@ -537,8 +487,7 @@ impl<H, L: Default, F> Entry<H, L, F> {
             head: None,
             rest: VecDeque::new(),
             line: L::default(),
-            lanes: BTreeMap::new(),
-            order: LaneOrder::default(),
+            lanes: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
+use super::super::lane_order::Rank;
 use super::super::names::{Derived, Layout};
 use super::*;
 
