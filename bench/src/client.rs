@@ -17,13 +17,16 @@ pub trait PairClient: Send + Sized + 'static {
     fn pair(&mut self, job: &Job) -> impl Future<Output = ()> + Send;
 }
 
+/// Many tasks that wait for locks of one server.
+pub trait Waiting: Locker {
+    /// Connects to the server on `port`; `waiters` tasks will share the result.
+    fn connect(port: u16, waiters: usize) -> impl Future<Output = Self> + Send;
+}
+
 /// A lock that many tasks wait for.
 pub trait Locker: Clone + Send + Sync + 'static {
     /// Proof of a held lock.
     type Guard: Send;
-
-    /// Connects to the server on `port`; `waiters` tasks will share the result.
-    fn connect(port: u16, waiters: usize) -> impl Future<Output = Self> + Send;
 
     /// Waits for the lock at `key`; `waiter` is this task's number, below the number announced.
     fn lock(&self, key: &str, waiter: usize) -> impl Future<Output = Self::Guard> + Send;

@@ -77,6 +77,11 @@ impl Harness {
         Ok(self.cluster.get_or_init(|| cluster))
     }
 
+    /// The CPU of the server.
+    pub fn server_cpu(&self) -> usize {
+        self.first_cpu
+    }
+
     /// Whether client and server can have a CPU each.
     pub fn has_two_cpus(&self) -> bool {
         self.first_cpu != self.last_cpu

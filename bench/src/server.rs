@@ -51,6 +51,11 @@ impl Server {
         Ok(server)
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The CPU seconds it has used.
     pub fn cpu_seconds(&self) -> f64 {
         cpu::of_process(self.child.id())

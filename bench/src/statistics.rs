@@ -15,6 +15,22 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// The sums of those of the servers on these ports.
+    ///
+    /// # Panics
+    ///
+    /// When one does not answer.
+    pub fn of_all(ports: &[u16]) -> Self {
+        let all: Vec<_> = ports.iter().map(|port| Self::read(*port)).collect();
+        let sum = |figure: fn(&Self) -> f64| all.iter().map(figure).sum();
+        Self {
+            scripts: sum(|of| of.scripts),
+            commands: sum(|of| of.commands),
+            renewals: sum(|of| of.renewals),
+            cpu: sum(|of| of.cpu),
+        }
+    }
+
     /// Asks the server on `port`.
     ///
     /// # Panics

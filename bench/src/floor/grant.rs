@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::client::Locker;
+use crate::client::{Locker, Waiting};
 use crate::floor::mux::Mux;
 use crate::floor::raw_blocking::RawBlocking;
 use crate::scripts::{LEASE_MS, Script};
@@ -50,9 +50,7 @@ pub struct Held {
     waiter: String,
 }
 
-impl Locker for Grant {
-    type Guard = Held;
-
+impl Waiting for Grant {
     async fn connect(port: u16, waiters: usize) -> Self {
         let mut setup = RawBlocking::open(port).expect("a server");
         setup.load(&LOCK).expect("SCRIPT LOAD");
@@ -64,6 +62,10 @@ impl Locker for Grant {
             channel,
         }
     }
+}
+
+impl Locker for Grant {
+    type Guard = Held;
 
     async fn lock(&self, key: &str, waiter: usize) -> Held {
         let held = Held {

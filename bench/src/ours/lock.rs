@@ -2,7 +2,7 @@
 
 use leasehold::{Guard, Interop, Locks, Mutex, Release};
 
-use crate::client::{Locker, PairClient};
+use crate::client::{Locker, PairClient, Waiting};
 use crate::scripts::Job;
 
 /// The locks of a server, and the mutex that one task uses. Clones share the connection.
@@ -15,12 +15,6 @@ pub struct Lock {
 /// The locks of a server, for many waiters; `BESIDE_REDISSON` with its channels.
 #[derive(Clone)]
 pub struct Waited<const BESIDE_REDISSON: bool = false> {
-    locks: Locks,
-}
-
-/// The same, for its fair locks; `BESIDE_REDISSON` with its queue.
-#[derive(Clone)]
-pub struct Fair<const BESIDE_REDISSON: bool> {
     locks: Locks,
 }
 
@@ -55,35 +49,19 @@ impl PairClient for Lock {
     }
 }
 
-impl<const BESIDE_REDISSON: bool> Locker for Waited<BESIDE_REDISSON> {
-    type Guard = Guard;
-
+impl<const BESIDE_REDISSON: bool> Waiting for Waited<BESIDE_REDISSON> {
     async fn connect(port: u16, _waiters: usize) -> Self {
         Self {
             locks: connect_beside(port, BESIDE_REDISSON).await,
         }
-    }
-
-    async fn lock(&self, key: &str, _waiter: usize) -> Guard {
-        self.locks.mutex(key).lock().await.expect("the lock")
-    }
-
-    async fn unlock(&self, guard: Guard) {
-        assert_eq!(guard.release().await.expect("an answer"), Release::Released);
     }
 }
 
-impl<const BESIDE_REDISSON: bool> Locker for Fair<BESIDE_REDISSON> {
+impl<const BESIDE_REDISSON: bool> Locker for Waited<BESIDE_REDISSON> {
     type Guard = Guard;
 
-    async fn connect(port: u16, _waiters: usize) -> Self {
-        Self {
-            locks: connect_beside(port, BESIDE_REDISSON).await,
-        }
-    }
-
     async fn lock(&self, key: &str, _waiter: usize) -> Guard {
-        self.locks.fair_mutex(key).lock().await.expect("the lock")
+        self.locks.mutex(key).lock().await.expect("the lock")
     }
 
     async fn unlock(&self, guard: Guard) {

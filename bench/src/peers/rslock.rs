@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rslock::{Lock, LockGuard, LockManager};
 
-use crate::client::{Locker, PairClient};
+use crate::client::{Locker, PairClient, Waiting};
 use crate::peers::redis::client;
 use crate::scripts::Job;
 
@@ -30,14 +30,16 @@ impl PairClient for Rslock {
     }
 }
 
-impl Locker for Rslock {
-    type Guard = LockGuard;
-
+impl Waiting for Rslock {
     async fn connect(port: u16, _waiters: usize) -> Self {
         Self {
             manager: LockManager::from_clients(vec![client(port)]),
         }
     }
+}
+
+impl Locker for Rslock {
+    type Guard = LockGuard;
 
     async fn lock(&self, key: &str, _waiter: usize) -> LockGuard {
         self.manager.acquire(key, LEASE).await.expect("the lock")
@@ -52,14 +54,16 @@ impl Locker for Rslock {
 #[derive(Clone)]
 pub struct Eager(Rslock);
 
-impl Locker for Eager {
-    type Guard = LockGuard;
-
+impl Waiting for Eager {
     async fn connect(port: u16, waiters: usize) -> Self {
-        let mut rslock = <Rslock as Locker>::connect(port, waiters).await;
+        let mut rslock = <Rslock as Waiting>::connect(port, waiters).await;
         rslock.manager.set_retry(3, Duration::from_millis(5));
         Self(rslock)
     }
+}
+
+impl Locker for Eager {
+    type Guard = LockGuard;
 
     async fn lock(&self, key: &str, waiter: usize) -> LockGuard {
         self.0.lock(key, waiter).await

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::client::{Locker, PairClient};
+use crate::client::{Locker, PairClient, Waiting};
 use crate::floor::grant::Grant;
 use crate::floor::raw_tokio::RawTokio;
 use crate::harness::{Harness, Placement};
@@ -69,7 +69,7 @@ pub fn sample(request: &Request) -> Figures {
     }
 }
 
-fn measure<L: Locker>(request: &Request) -> Figures {
+fn measure<L: Waiting>(request: &Request) -> Figures {
     let (port, duration) = (request.port, request.duration());
     request.run(async move {
         let rtt = round_trip(port).await;
@@ -124,7 +124,7 @@ async fn drain<L: Locker>(locker: &L) -> (Vec<u64>, Duration) {
 }
 
 /// The median nanoseconds of one EVALSHA.
-async fn round_trip(port: u16) -> f64 {
+pub async fn round_trip(port: u16) -> f64 {
     let mut client = RawTokio::connect(port).await;
     let job = Job::new(0);
     let mut nanos = Vec::with_capacity(4000);

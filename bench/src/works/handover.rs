@@ -1,16 +1,19 @@
 //! Many processes that want one lock all the time, each with a connection of its own: the cost of a hand-over, and how evenly
 //! the lock goes round.
 
+use std::future::Future;
 use std::io::Result;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::client::Locker;
+use tokio::task::JoinSet;
+
+use crate::client::{Locker, Waiting};
 use crate::cpu;
 use crate::floor::grant::Grant;
 use crate::harness::{Harness, Placement, Samples};
-use crate::ours::lock::{Fair, Waited};
+use crate::ours::lock::Waited;
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures, percentile};
 use crate::statistics::Statistics;
@@ -124,58 +127,72 @@ fn aims_of(fleet: &str, tasks: usize, samples: &Samples) -> Vec<Aim> {
 /// Takes one sample.
 pub fn sample(request: &Request) -> Figures {
     match request.candidate.as_str() {
-        "floor-grant" => measure::<Grant>(request),
-        "leasehold" => measure::<Waited>(request),
-        "leasehold-redisson" => measure::<Waited<true>>(request),
-        "leasehold-fair" => measure::<Fair<false>>(request),
-        "leasehold-fair-redisson" => measure::<Fair<true>>(request),
+        "floor-grant" => of_server::<Grant>(request),
+        "leasehold" => of_server::<Waited>(request),
+        "leasehold-redisson" => of_server::<Waited<true>>(request),
         other => panic!("no candidate {other}"),
     }
 }
 
-fn measure<L: Locker>(request: &Request) -> Figures {
-    let (port, duration) = (request.port, request.duration());
-    let (processes, tasks) = request.variant.split_once('x').expect("processes x tasks");
+fn of_server<L: Waiting>(request: &Request) -> Figures {
+    let port = request.port;
+    let connect = move |tasks| L::connect(port, tasks);
+    measure(request, &request.variant, vec![port], connect)
+}
+
+/// Measures the turns of a `fleet`, so many processes `x` so many tasks, at the servers on these ports.
+pub fn measure<L: Locker, C: Future<Output = L> + Send>(
+    request: &Request,
+    fleet: &str,
+    ports: Vec<u16>,
+    connect: impl Fn(usize) -> C + Send + 'static,
+) -> Figures {
+    let duration = request.duration();
+    let (processes, tasks) = fleet.split_once('x').expect("processes x tasks");
     let (processes, tasks): (usize, usize) = (
         processes.parse().expect("a number"),
         tasks.parse().expect("a number"),
     );
-    let key: Arc<str> = format!("lock:{}:{processes}:{tasks}", request.candidate).into();
+    // What an earlier sample left would be waited for.
+    let key = format!("lock:{}:{}", request.candidate, std::process::id());
+    let key: Arc<str> = key.into();
     request.run(async move {
         let released = Arc::new(AtomicU64::new(0));
-        let stop = Arc::new(AtomicBool::new(false));
         let base = Instant::now();
-        let mut running = Vec::new();
+        let (mut running, mut turns) = (JoinSet::new(), Vec::new());
         for _ in 0..processes {
-            let locker = L::connect(port, tasks).await;
+            let locker = connect(tasks).await;
             for task in 0..tasks {
                 let (locker, key) = (locker.clone(), Arc::clone(&key));
-                let (released, stop) = (Arc::clone(&released), Arc::clone(&stop));
-                running.push(tokio::spawn(async move {
-                    let mut waits = Vec::new();
-                    while !stop.load(Relaxed) {
+                let (released, own) = (Arc::clone(&released), Arc::<Mutex<Vec<_>>>::default());
+                turns.push(Arc::clone(&own));
+                running.spawn(async move {
+                    loop {
                         let guard = locker.lock(&key, task).await;
                         let now = base.elapsed().as_nanos() as u64;
-                        waits.push((now, now - released.load(Relaxed)));
+                        let waited = now.saturating_sub(released.load(Relaxed));
+                        own.lock().expect("no panic").push((now, waited));
                         released.store(base.elapsed().as_nanos() as u64, Relaxed);
                         locker.unlock(guard).await;
                     }
-                    waits
-                }));
+                });
             }
         }
         // Until all of them wait.
-        tokio::time::sleep(duration / 3).await;
-        let (start, before) = (base.elapsed().as_nanos() as u64, Statistics::read(port));
+        let each = Duration::from_millis((processes * tasks) as u64);
+        tokio::time::sleep(each.max(duration / 3)).await;
+        let now = || base.elapsed().as_nanos() as u64;
+        let (start, before) = (now(), Statistics::of_all(&ports));
         let cpu = cpu::of_this_process();
         tokio::time::sleep(duration).await;
-        let (end, after) = (base.elapsed().as_nanos() as u64, Statistics::read(port));
+        let (end, after) = (now(), Statistics::of_all(&ports));
         let cpu = cpu::of_this_process() - cpu;
-        stop.store(true, Relaxed);
+        assert!(running.try_join_next().is_none(), "a task has ended");
+        drop(running);
         let (mut nanos, mut grants) = (Vec::new(), Vec::new());
-        for task in running {
-            let waits = task.await.expect("a waiter does not panic");
-            let in_time = waits.iter().filter(|(at, _)| (start..end).contains(at));
+        for own in turns {
+            let own = own.lock().expect("no panic");
+            let in_time = own.iter().filter(|(at, _)| (start..end).contains(at));
             let known = nanos.len();
             nanos.extend(in_time.map(|(_, waited)| *waited));
             grants.push((nanos.len() - known) as f64);
@@ -187,11 +204,11 @@ fn measure<L: Locker>(request: &Request) -> Figures {
                 all / Duration::from_nanos(end - start).as_secs_f64(),
             ),
             ("requests", (after.scripts - before.scripts) / all),
-            ("commands", (after.commands - before.commands) / all),
-            ("client_us", cpu * 1e6 / all),
             ("p50_us", percentile(&mut nanos, 0.5) / 1e3),
             ("jain", jain(&grants)),
             ("server_us", (after.cpu - before.cpu) * 1e6 / all),
+            ("commands", (after.commands - before.commands) / all),
+            ("client_us", cpu * 1e6 / all),
         ])
     })
 }

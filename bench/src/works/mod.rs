@@ -5,8 +5,8 @@ pub mod build;
 pub mod cluster;
 pub mod decode;
 pub mod encode;
-pub mod fair;
 pub mod fairness;
+pub mod family;
 pub mod handoff;
 pub mod handover;
 pub mod instructions;
@@ -24,6 +24,8 @@ pub mod resubscribe;
 pub mod slot;
 pub mod syscalls;
 pub mod throughput;
+pub mod turns;
+pub mod writers;
 
 use std::io::Result;
 
@@ -94,9 +96,19 @@ pub const ALL: &[Work] = &[
         sample: handover::sample,
     },
     Work {
-        name: "fair",
-        run: fair::run,
-        sample: fair::sample,
+        name: "family",
+        run: family::run,
+        sample: family::sample,
+    },
+    Work {
+        name: "turns",
+        run: turns::run,
+        sample: turns::sample,
+    },
+    Work {
+        name: "writers",
+        run: writers::run,
+        sample: writers::sample,
     },
     Work {
         name: "fairness",
