@@ -15,7 +15,7 @@ use crate::options::Replicas;
 use crate::state::id::is_of_owner;
 use crate::state::names::Name;
 use crate::state::readers::{Gate, Open};
-use crate::state::ticket::{Grant, Ticket};
+use crate::state::ticket::{Grant, Lookout, Ticket};
 use crate::state::waiters::{After, Claim, Closed, Held, Position, Remains, Waiters};
 
 #[derive(Debug)]
@@ -280,15 +280,27 @@ impl Table {
     pub(crate) fn rests(&self, lane: &Arc<Name>, changes: u64) -> bool {
         let now = Instant::now();
         let mut waiters = lock(&self.waiters);
-        let ahead = waiters.first_before(lane).and_then(|first| {
-            let standing = waiters.line(&first)?.standing.as_ref()?;
-            standing.ticket.lookout(now)
-        });
-        let standing = waiters.line(lane).and_then(|line| line.standing.as_mut());
-        let (Some(ahead), Some(standing)) = (ahead, standing) else {
+        let Some(first) = waiters.first_before(lane) else {
             return false;
         };
-        standing.changes == changes && standing.ticket.rest(ahead, now)
+        let may_rest = |line: &mut Line| {
+            let standing = line.standing.as_ref();
+            standing.is_some_and(|own| own.changes == changes && own.ticket.may_rest())
+        };
+        if !waiters.line(lane).is_some_and(may_rest) {
+            return false;
+        }
+        let ahead = waiters.line(&first).and_then(|line| {
+            let standing = line.standing.as_ref()?;
+            standing.ticket.lookout(now)
+        });
+        let ahead = match ahead {
+            Some(lookout) => lookout,
+            None if waiters.stands_in(lane, now) => return false,
+            None => Lookout::STAND_IN,
+        };
+        let standing = waiters.line(lane).and_then(|line| line.standing.as_mut());
+        standing.is_some_and(|own| own.ticket.rest(ahead, now))
     }
 
     /// Something was amiss with the ticket of this lane, which may concern the next one too: that looks now.

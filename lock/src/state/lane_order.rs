@@ -5,14 +5,20 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
+use std::time::{Duration, Instant};
 
 use super::names::KnownHash;
+
+/// Where the first lane does not look, one of the others does after this long.
+const STAND_IN: Duration = Duration::from_millis(250);
 
 /// The lanes whose tickets were in line when the server was asked last, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct LaneOrder {
     order: BTreeSet<(Rank, u64)>,
     known: HashMap<u64, Rank, BuildHasherDefault<KnownHash>>,
+    /// When one looked instead of the first.
+    stood_in: Option<Instant>,
 }
 
 /// A place in line, as the server told it.
@@ -60,6 +66,15 @@ impl LaneOrder {
         (first != lane).then_some(first)
     }
 
+    /// The first one does not look: whether the one that asks is to look instead, since no other one has just done that.
+    pub(crate) fn stands_in(&mut self, now: Instant) -> bool {
+        let is_due = self.stood_in.is_none_or(|at| now >= at + STAND_IN);
+        if is_due {
+            self.stood_in = Some(now);
+        }
+        is_due
+    }
+
     /// The next one of the same run.
     pub(crate) fn next_behind(&self, lane: u64) -> Option<u64> {
         let rank = *self.known.get(&lane)?;
@@ -74,6 +89,16 @@ mod tests {
 
     const fn at(run: Option<u8>, score: u64) -> Rank {
         Rank { run, score }
+    }
+
+    #[test]
+    fn one_at_a_time_looks_instead_of_the_first() {
+        let (mut lanes, now) = (LaneOrder::default(), Instant::now());
+        assert!(lanes.stands_in(now));
+        assert!(!lanes.stands_in(now));
+        assert!(!lanes.stands_in(now + STAND_IN / 2));
+        assert!(lanes.stands_in(now + STAND_IN));
+        assert!(!lanes.stands_in(now + STAND_IN));
     }
 
     #[test]

@@ -148,6 +148,11 @@ pub(crate) struct Lookout {
     out: bool,
 }
 
+impl Lookout {
+    /// Of one in line that has just looked instead of the first.
+    pub(crate) const STAND_IN: Self = Self { out: false };
+}
+
 /// A message that a ticket became the holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
@@ -407,9 +412,14 @@ impl Ticket {
         looks.then_some(Lookout { out: self.is_out })
     }
 
+    /// Whether nothing is to be looked for that concerns it alone.
+    pub(crate) const fn may_rest(&self) -> bool {
+        !self.looks_itself && !self.has_grant()
+    }
+
     /// Rests for a pause if the one who looks ahead of it looks for it too. Returns whether it does.
     pub(crate) fn rest(&mut self, ahead: Lookout, now: Instant) -> bool {
-        let rests = !self.looks_itself && !self.has_grant() && (ahead.out || !self.is_out);
+        let rests = self.may_rest() && (ahead.out || !self.is_out);
         if rests {
             self.look_at = now + LONGEST_FAIR_PAUSE;
             self.poll(now, 0);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::super::lane_order::{LaneOrder, Rank};
 use super::super::names::Name;
@@ -28,6 +29,12 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         let lanes = self.entries.get(lane.whole())?.lanes.as_ref()?;
         let first = lanes.order.first_before(lane.lane_number()?)?;
         lanes.by_number.get(&first).cloned()
+    }
+
+    /// Whether this lane is to look instead of the first one, which does not.
+    pub(crate) fn stands_in(&mut self, lane: &Arc<Name>, now: Instant) -> bool {
+        let order = self.order_of(lane);
+        order.is_some_and(|(order, _)| order.stands_in(now))
     }
 
     /// The lane whose ticket is the next one in the run of the one of this lane.
