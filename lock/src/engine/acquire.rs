@@ -26,12 +26,22 @@ use crate::state::waiters::{Access, Claim, Closed};
 
 /// Takes the lock, or returns `None` when the time to wait is over.
 pub(crate) async fn acquire(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
-    take(request)
-        .await
-        .map_err(|error| request.context.about(&request.name, error))
+    acquire_if(request, &|| true).await
 }
 
-async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
+/// The same, or `None` too if it `is_wanted` no more when its turn comes among those of this process.
+pub(crate) async fn acquire_if(
+    request: &Request,
+    is_wanted: &(dyn Fn() -> bool + Send + Sync),
+) -> Result<Option<Arc<Hold>>, Error> {
+    let taken = take(request, is_wanted).await;
+    taken.map_err(|error| request.context.about(&request.name, error))
+}
+
+async fn take(
+    request: &Request,
+    is_wanted: &(dyn Fn() -> bool + Send + Sync),
+) -> Result<Option<Arc<Hold>>, Error> {
     let Request { context, terms, .. } = request;
     check(request)?;
     let held = request
@@ -58,6 +68,7 @@ async fn take(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
     }
     loop {
         match place.turn(until).await? {
+            Turn::Mine if !is_wanted() => return Ok(None),
             Turn::Mine => {
                 if let Some(hold) = readers::share(request, Among::Head) {
                     return Ok(Some(hold));

@@ -119,12 +119,29 @@ async fn from_conflict(
     let wait = until.map_or(Wait::Endless, |until| {
         Wait::For(until.saturating_duration_since(Instant::now()))
     });
-    let Some(hold) = take_one(request, at, wait).await? else {
-        return Ok(Round::TimeUp);
+    let is_wanted = || waited_for_elsewhere(request, at).is_none();
+    let Some(hold) = take_one(request, at, wait, &is_wanted).await? else {
+        let is_time_up = until.is_some_and(|until| until <= Instant::now());
+        let elsewhere = || waited_for_elsewhere(request, at).unwrap_or(at);
+        return Ok(match is_time_up {
+            true => Round::TimeUp,
+            false => Round::Conflict(elsewhere()),
+        });
     };
     let mut parts = Parts::none(request);
     parts.add(at, hold);
     try_from(request, parts).await
+}
+
+/// The lock that another task of this process stands in line for, unless that is the one with this index: others have it, so
+/// this one need not be asked for.
+fn waited_for_elsewhere(request: &MultiRequest, at: usize) -> Option<usize> {
+    let table = &request.context.registry.table;
+    let stands = |name: &Arc<Name>| table.with_standing(name, |_| ()).is_some();
+    if stands(&request.names[at]) {
+        return None;
+    }
+    request.names.iter().position(stands)
 }
 
 /// Tries all locks that are not among `parts`, which are given back if one of them is held by others.
@@ -158,7 +175,7 @@ async fn in_order(request: &MultiRequest, until: Option<Instant>) -> Result<Roun
         let longest = (next > 0).then_some(WAIT_IN_ORDER);
         let wait = left.into_iter().chain(longest).min();
         let wait = wait.map_or(Wait::Endless, Wait::For);
-        let Some(hold) = take_one(request, at, wait).await? else {
+        let Some(hold) = take_one(request, at, wait, &|| true).await? else {
             drop(parts);
             let pause = Duration::from_millis(request.context.jitter.below(PAUSE));
             tokio::time::sleep(pause).await;
@@ -176,6 +193,7 @@ async fn take_one(
     request: &MultiRequest,
     at: usize,
     wait: Wait,
+    is_wanted: &(dyn Fn() -> bool + Send + Sync),
 ) -> Result<Option<Arc<Hold>>, Error> {
     let one = Request {
         context: Arc::clone(&request.context),
@@ -187,7 +205,7 @@ async fn take_one(
         wait,
         polling: None,
     };
-    acquire::acquire(&one).await
+    acquire::acquire_if(&one, is_wanted).await
 }
 
 /// Tries the locks of a range that are not among `parts`, and adds what is taken. Returns the first that others hold.

@@ -91,10 +91,16 @@ async fn asked(what: &str, interop: Interop, waiters: usize) -> u64 {
     }
     // Each asks when it comes.
     tokio::time::sleep(ms(1_000)).await;
+    let mut calm = 0;
     for _ in 0..60 {
         raw.cmd(&["CONFIG", "RESETSTAT"]).await;
         tokio::time::sleep(ms(500)).await;
-        if scripts_run(&mut raw).await < 20 {
+        calm = if scripts_run(&mut raw).await < 20 {
+            calm + 1
+        } else {
+            0
+        };
+        if calm == 3 {
             break;
         }
     }
