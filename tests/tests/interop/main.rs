@@ -4,6 +4,7 @@
 
 mod counting;
 mod fair;
+mod faults;
 mod handing_over;
 mod jvm;
 mod latch;

@@ -15,7 +15,12 @@ fn tests_that_the_guides_name_exist() {
         if !file.starts_with(|first: char| first.is_ascii_lowercase()) || file == "file" {
             continue;
         }
-        let source = root.join("tests/lock").join(file).with_extension("rs");
+        let suite = if file.contains('/') {
+            "tests"
+        } else {
+            "tests/lock"
+        };
+        let source = root.join(suite).join(file).with_extension("rs");
         let source = std::fs::read_to_string(source).unwrap_or_else(|_| panic!("{quoted}"));
         assert!(source.contains(&format!("fn {function}(")), "{quoted}");
         named += 1;
