@@ -63,8 +63,8 @@ pub(crate) struct Ticket {
     longest_pause: Duration,
     /// Looks in a row before which it was missing, without a reason known here.
     missed: u32,
-    /// Whether it was put aside since: then it is missing for that reason.
-    is_put_aside: bool,
+    /// When it was put aside since, by the server's time in microseconds: then it is missing for that reason.
+    put_aside: Option<u64>,
     /// Whether it is granted with a block of tokens.
     with_block: bool,
     mark: Mark,
@@ -220,7 +220,7 @@ impl Ticket {
             run: None,
             longest_pause: LONGEST_PAUSE,
             missed: 0,
-            is_put_aside: false,
+            put_aside: None,
             joined: false,
             sample: None,
             behind: None,
@@ -325,8 +325,9 @@ impl Ticket {
         jitter: u64,
     ) -> bool {
         let was_there = self.score.is_some();
-        let is_put_aside = std::mem::take(&mut self.is_put_aside);
-        let was_lost = was_there && placed.missing && !is_put_aside;
+        let was_lost = was_there && placed.missing && self.put_aside.is_none();
+        // One that happened after the answer is made up for by the next one.
+        self.put_aside = self.put_aside.filter(|at| *at >= placed.server_time);
         self.missed = if was_lost { self.missed + 1 } else { 0 };
         self.score = Some(placed.score);
         self.place = placed.place;
@@ -449,20 +450,20 @@ impl Ticket {
     /// those behind it get nothing before it.
     pub(crate) fn permits_released(&mut self, now: Instant) {
         if self.place == 0 {
-            self.look_now(now);
+            self.call(now);
         }
     }
 
-    /// The first in line cannot be served yet, so it left the line with what is free until it shows that it is alive. It has the
-    /// place back with its next look.
-    pub(crate) fn put_aside(&mut self, now: Instant) {
-        self.is_put_aside = true;
-        self.look_now(now);
+    /// The first in line cannot be served yet, so it left the line with what is free until it shows that it is alive, `at` this
+    /// time of the server. It has the place back with its next look.
+    pub(crate) fn put_aside(&mut self, at: u64, now: Instant) {
+        self.put_aside = Some(at);
+        self.call(now);
     }
 
     /// It is the first behind a ticket that was granted by now for `lease`.
     pub(crate) fn is_next(&mut self, lease: Duration, now: Instant) {
-        self.look_by(now + lease + AFTER_EXPIRY);
+        self.call(now + lease + AFTER_EXPIRY);
     }
 
     /// When to look.

@@ -1,6 +1,7 @@
 //! The semaphore under faults: operations that are cut, lost or cancelled leave no permit behind, and none is given out twice.
 
 use std::future::IntoFuture;
+use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Locks, LostReason, Permit, Release, Semaphore};
 use leasehold_testkit::cancel::cancel_at;
@@ -275,4 +276,37 @@ async fn parts_that_are_given_back_under_renewals_lose_nothing() {
     assert_eq!(semaphore.available().await.unwrap(), 192);
     drop(held);
     nothing_is_left(&mut raw, &semaphore, "at the end").await;
+}
+
+/// A request that is told to look again, while the answer to its latest one is on its way, looks
+/// again: otherwise what it keeps lies idle until its grant is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_requests_among_small_ones_wait_for_no_grant_to_end() {
+    let server = Server::start().await;
+    let locks = locks(&server).await;
+    let semaphore = locks.semaphore("a", 5);
+    let stop = Instant::now() + Duration::from_secs(4);
+    let mut small = Vec::new();
+    for _ in 0..20 {
+        let semaphore = semaphore.clone();
+        small.push(tokio::spawn(async move {
+            while Instant::now() < stop {
+                let permit = semaphore.acquire().await.unwrap();
+                tokio::time::sleep(ms(3)).await;
+                drop(permit);
+            }
+        }));
+    }
+    let mut longest = Duration::ZERO;
+    while Instant::now() < stop {
+        let since = Instant::now();
+        let all = within("all permits", semaphore.acquire_many(5).into_future()).await;
+        longest = longest.max(since.elapsed());
+        drop(all.unwrap());
+        tokio::time::sleep(ms(20)).await;
+    }
+    for small in small {
+        within("a small one", small).await.unwrap();
+    }
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
 }

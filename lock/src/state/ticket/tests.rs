@@ -358,15 +358,57 @@ fn a_ticket_that_was_put_aside_is_missing_for_that_reason() {
     let now = Now::read();
     let mut ticket = standing(now);
     for _ in 0..3 {
-        ticket.put_aside(now.monotonic);
+        ticket.put_aside(T - 1, now.monotonic);
         assert_eq!(ticket.look_at(), now.monotonic);
         assert_eq!(ticket.score(), Some(T));
+        ticket.asks(Some(here()));
         let missing = Placed {
             missing: true,
             ..placed(0, T)
         };
         ticket.placed(missing, now, Some(here()), now.monotonic, 0);
     }
+    assert_eq!(ticket.score(), Some(T), "it keeps its place");
+}
+
+/// The message overtakes the answer to a request that was there before: the task has not seen that yet.
+#[test]
+fn what_was_told_after_an_answer_is_not_forgotten_with_it() {
+    let now = Now::read();
+    let told: [fn(&mut Ticket, Instant); 4] = [
+        |ticket, now| ticket.put_aside(T + 5, now),
+        |ticket, now| ticket.permits_released(now),
+        |ticket, now| ticket.released_by_redisson(now),
+        |ticket, now| ticket.is_next(ms(20), now),
+    ];
+    for tell in told {
+        let mut ticket = ticket(now);
+        ticket.asks(Some(here()));
+        tell(&mut ticket, now.monotonic);
+        let missing = Placed {
+            missing: true,
+            ..placed(0, T)
+        };
+        ticket.placed(missing, now, Some(here()), now.monotonic, 0);
+        assert!(ticket.look_at() < now.monotonic + ms(100));
+        // That look finds what it was told of, and then there is nothing more.
+        ticket.asks(Some(here()));
+        let found = Placed {
+            missing: true,
+            ..placed(0, T + 10)
+        };
+        ticket.placed(found, now, Some(here()), now.monotonic, 0);
+        assert!(ticket.look_at() >= now.monotonic + ms(100));
+    }
+    let mut ticket = standing(now);
+    ticket.asks(Some(here()));
+    ticket.put_aside(T + 15, now.monotonic);
+    ticket.placed(placed(0, T + 10), now, Some(here()), now.monotonic, 0);
+    let missing = Placed {
+        missing: true,
+        ..placed(0, T + 20)
+    };
+    ticket.placed(missing, now, Some(here()), now.monotonic, 0);
     assert_eq!(ticket.score(), Some(T), "it keeps its place");
 }
 
@@ -449,6 +491,6 @@ fn a_ticket_that_went_missing_says_so_unless_it_was_put_aside() {
     let is_lost = |ticket: &mut Ticket| ticket.placed(missing, now, None, now.monotonic, 0);
     assert!(!is_lost(&mut first), "it is new");
     assert!(is_lost(&mut first));
-    first.put_aside(now.monotonic);
+    first.put_aside(T, now.monotonic);
     assert!(!is_lost(&mut first));
 }
