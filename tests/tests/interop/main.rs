@@ -17,3 +17,4 @@ mod rw;
 mod stage;
 mod storm;
 mod support;
+mod traces;
