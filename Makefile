@@ -57,6 +57,8 @@ interop:
 	@.ci/install server
 	@interop/build
 	$(CARGO) test --package leasehold-testkit --test interop -- --show-output $(ARGS)
+	@test -n "$(ARGS)" || LEASEHOLD_INTEROP=1 \
+		$(CARGO) test --package leasehold-testkit --test lock plain_mutex_others -- --show-output
 
 bench:
 	@.ci/install server
