@@ -30,7 +30,8 @@ use crate::state::token::FencingToken;
 ///
 /// Those who wait stand in one line on the server, readers and writers, one place for each process and lock. The first writer in
 /// it keeps back all readers behind it, so it waits for the reads that have begun and for no others: for the longest of them
-/// and two round trips, a holder that died for what is left of its lease. Readers in line behind each other enter together.
+/// and two round trips, a holder that died for what is left of its lease. A process that reads and misses the message of that
+/// hears of it with its next renewal, within a third of its lease. Readers in line behind each other enter together.
 ///
 /// The reads of one process share one hold on the server. The first asks for it; while it lasts and nobody waits to write, others
 /// are handed out without a command, except those with [`lease`](Acquire::lease) or [`max_hold`](Acquire::max_hold), and

@@ -49,7 +49,7 @@ use crate::state::names::Name;
 /// Those who wait stand in a line on the server, one place for each process and semaphore, and are served in its order: an
 /// [`acquire_many`](Self::acquire_many) that is first keeps what becomes free until it has enough, so small requests do not
 /// starve large ones. Within a process it is the order of the calls; a thousand waiters cost the server what one does. A
-/// process that dies at the head of the line holds up the others for a second at most, a stopped one as well.
+/// process that dies at the head of the line holds up the others for a second, and until the next one looks, a stopped one as well.
 ///
 /// # Topologies
 ///
