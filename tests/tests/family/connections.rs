@@ -7,9 +7,13 @@ use leasehold_testkit::{Cut, Fault, ms};
 
 use crate::rows::{Point, Row};
 use crate::stage::{Stage, for_each_row};
-use crate::support::within;
+use crate::support::{until, within};
 
 const LEASE: Duration = Duration::from_secs(30);
+/// Of what is renewed while its connections are cut.
+const RENEWED: Duration = ms(1_500);
+/// Bytes of the longest reply to a renewal.
+const RENEWAL: u64 = 12;
 
 /// Bytes of requests between two cuts there. Replies are cut at every one.
 const REQUEST_STEP: usize = 23;
@@ -135,4 +139,43 @@ async fn each_reply_lost(row: Row) {
 #[tokio::test]
 async fn a_turn_whose_reply_is_lost_is_had_once() {
     for_each_row(each_reply_lost).await;
+}
+
+/// Renewals are made again over the next connection: nothing is lost, whichever byte of their replies the last one ended at.
+async fn renewals_cut_at_every_byte(row: Row) {
+    let is_renewed = row.is_lock() && row != Row::Counting;
+    if !is_renewed {
+        return;
+    }
+    let mut stage = Stage::new(row, RENEWED).await;
+    let held = within("a free lock", row.take(&stage.ours)).await.unwrap();
+    let held = held.expect("in time");
+    for after in 0..=RENEWAL {
+        let connections = stage.proxy().accepts();
+        let how = if after % 2 == 0 { Cut::Rst } else { Cut::Fin };
+        stage.proxy().to_client(Fault::Cut { after, how });
+        until(&format!("{row:?}: a cut after {after}"), async || {
+            stage.proxy().accepts() > connections
+        })
+        .await;
+        // Renewed since then.
+        until(&format!("{row:?}: a renewal after {after}"), async || {
+            assert!(
+                held.valid_for() > Duration::ZERO,
+                "{row:?}: lost by a cut after {after}"
+            );
+            held.valid_for() > RENEWED - ms(200)
+        })
+        .await;
+        stage.assert_held_once(&format!("cut after {after}")).await;
+    }
+    stage.proxy().heal();
+    let released = within("a release", row.give_back(held)).await;
+    is_told(row, "after cuts", released);
+    stage.nothing_is_left("after cuts").await;
+}
+
+#[tokio::test]
+async fn a_renewal_cut_at_any_byte_of_its_reply_is_made_again() {
+    for_each_row(renewals_cut_at_every_byte).await;
 }

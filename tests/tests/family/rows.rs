@@ -108,6 +108,21 @@ impl Client {
     }
 }
 
+impl Held {
+    /// How long it may be trusted; zero when it is lost.
+    pub(crate) fn valid_for(&self) -> Duration {
+        match self {
+            Self::Guard(guard) | Self::Twice(guard, _) => guard.valid_for(),
+            Self::Read(guard) => guard.valid_for(),
+            Self::Write(guard) => guard.valid_for(),
+            Self::Multi(guard) => guard.valid_for(),
+            Self::Redlock(guard) => guard.valid_for(),
+            Self::Permit(permit) => permit.valid_for(),
+            Self::Counted(_) => Duration::MAX,
+        }
+    }
+}
+
 impl Row {
     /// Whether what one client holds keeps others waiting.
     pub(crate) fn is_lock(self) -> bool {
@@ -266,7 +281,7 @@ impl Row {
     }
 
     /// Uses what it holds, and gives it back.
-    async fn give_back(self, held: Held) -> Result<Release, Error> {
+    pub(crate) async fn give_back(self, held: Held) -> Result<Release, Error> {
         match held {
             Held::Guard(guard) => guard.release().await,
             Held::Twice(outer, inner) => {
