@@ -14,6 +14,7 @@ mod take;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use leasehold::{Interop, Locks, Redlock};
 use leasehold_testkit::{Proxy, Raw};
@@ -28,7 +29,7 @@ use state::{Names, compare};
 use tables::{AVOIDED, MORE_MESSAGES, NOBODY, OTHER_KEYS, Steps, THEIRS, is_played, lease, parts};
 
 /// Scenarios that are played at a time.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 4;
 
 struct Replay<'a> {
     title: String,
@@ -67,6 +68,11 @@ impl Replay<'_> {
             Some(call) => self.ours.take_out(&call.name),
             None => Vec::new(),
         };
+        if let Some(seconds) = step.call.strip_suffix(" s pass") {
+            // As far as leases end in it.
+            let seconds: f64 = seconds.parse().unwrap_or_default();
+            tokio::time::sleep(Duration::from_secs_f64(seconds.min(0.6))).await;
+        }
         self.by_hand(&step.call, &when).await;
         let mut returned: Vec<_> = step.returned_now.iter().collect();
         let own = format!("{}/", self.clients[0]);
@@ -261,6 +267,9 @@ async fn play(name: &str, scenario: &Scenario, client: &str) {
         }
         replay.step(at, step).await;
     }
+    // What is left is given back before the servers end, and not to those that come after them.
+    replay.proxy.heal();
+    replay.ours.end().await;
 }
 
 async fn redissons_half(servers: &Servers, scenario: &Scenario) -> Java {
@@ -311,6 +320,24 @@ async fn recorded_clients_of_redisson_find_what_they_found_without_us() {
 async fn play_all(scenarios: BTreeMap<String, Scenario>, parts: Vec<(String, String)>) {
     let scenarios = Rc::new(scenarios);
     let all = parts.len();
+    let failed = play_at_once(&scenarios, parts).await;
+    // Some of the recorded leases end within a second, which a busy machine may need for a step: alone they are played again.
+    let mut failed_alone = Vec::new();
+    for part in failed {
+        failed_alone.extend(play_at_once(&scenarios, vec![part]).await);
+    }
+    assert!(
+        failed_alone.is_empty(),
+        "{} of {all} parts failed twice, as told above: {failed_alone:?}",
+        failed_alone.len()
+    );
+}
+
+/// Plays parts, and returns those that differ from the recording.
+async fn play_at_once(
+    scenarios: &Rc<BTreeMap<String, Scenario>>,
+    parts: Vec<(String, String)>,
+) -> Vec<(String, String)> {
     let mut parts = parts.into_iter();
     let mut running = JoinSet::new();
     let mut failed = Vec::new();
@@ -318,9 +345,9 @@ async fn play_all(scenarios: BTreeMap<String, Scenario>, parts: Vec<(String, Str
         while running.len() < AT_ONCE
             && let Some((name, client)) = parts.next()
         {
-            let scenarios = Rc::clone(&scenarios);
+            let scenarios = Rc::clone(scenarios);
             running.spawn_local(async move {
-                let part = format!("{name}/{client}");
+                let part = (name.clone(), client.clone());
                 let played = spawn_local(async move {
                     play(&name, &scenarios[&name], &client).await;
                 });
@@ -332,12 +359,7 @@ async fn play_all(scenarios: BTreeMap<String, Scenario>, parts: Vec<(String, Str
                 let (part, is_same) = played.expect("the outcome of a part");
                 failed.extend((!is_same).then_some(part));
             }
-            None => break,
+            None => return failed,
         }
     }
-    assert!(
-        failed.is_empty(),
-        "{} of {all} parts failed, as told above: {failed:?}",
-        failed.len()
-    );
 }

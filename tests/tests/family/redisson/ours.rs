@@ -314,6 +314,18 @@ impl Ours {
         }
     }
 
+    /// Gives up what waits and gives back what is held.
+    pub(super) async fn end(self) {
+        for waiting in self.waiting {
+            waiting.task.abort();
+        }
+        for hold in self.held {
+            // It may be gone, or its server.
+            let _ = hold.kept.release("the end").await;
+        }
+        let _ = within("the end", self.locks.shutdown()).await;
+    }
+
     /// The latest call of the thread that waits is given up.
     pub(super) fn interrupt(&mut self, thread: &str) {
         let waiting = self

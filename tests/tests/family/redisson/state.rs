@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::recording::{FOR_EVER, number, unspell};
 
 /// How far times may be from the recorded ones, in milliseconds: the recorder waited between its steps.
-pub(super) const TOLERANCE: i64 = 3_000;
+pub(super) const TOLERANCE: i64 = 4_500;
 
 /// The name for what ours hold.
 const OURS: &str = "ours";

@@ -64,7 +64,7 @@ pub(super) const THEIRS: &[Steps<'_>] = &[
 /// Redisson's keeps the lease of an earlier call. Beside Redisson a read has its watchdog's lease at most. A guard takes along
 /// what a lock left that was removed by force. Ours hear those who do not publish in shards.
 pub(super) const OTHER_KEYS: &[Steps<'_>] = &[
-    ("cluster_shard_off", "C2", 3..=3),
+    ("cluster_shard_off", "C2", 2..=3),
     ("fair_lost_zset", "C1", 5..=5),
     ("rw", "C1", 10..=14),
     ("rw_expiry", "C2", 9..=13),
@@ -95,6 +95,7 @@ pub(super) const AVOIDED: &[Steps<'_>] = &[
     ("lock_expiry_wait", "C1", 12..=20),
     ("rw", "C3", 18..=25),
     ("rw_expiry", "C1", 19..=22),
+    ("spin", "C1", 7..=9),
     ("sem", "C2", 5..=23),
     ("sem_async", "C2", 6..=15),
     ("pes", "C1", 12..=40),
