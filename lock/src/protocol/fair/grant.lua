@@ -8,8 +8,8 @@
 --
 -- A ticket is the id of the hold that it becomes, `<client>:<number>`, and `|<milliseconds>` behind it for a grant lease other
 -- than one second. Its client is told on a channel of its own, `GF <number> <token> <time in µs> <grant lease> <key>`. A client
--- that does not listen is gone, and its tickets are dropped, where the count of receivers can be trusted: in mode C a client
--- listens at any node, so a dead one costs a grant lease. Milliseconds with a leading zero are of a client that polls: it
+-- that does not listen is gone, and its tickets are dropped, where the count of receivers can be trusted: in a cluster a
+-- client may listen at another node, so a dead one costs a grant lease. Milliseconds with a leading zero are of a client that polls: it
 -- is not told, and finds the hold by itself.
 --
 -- The first ticket of another client behind it is told `N <number> <grant lease>`: so it looks when the grant is over, and a
@@ -117,7 +117,7 @@ local function grant(mode, own)
         -- Not by `string.format`, which ends a name at a zero byte.
         heard = (polls or ticket == own) and 1 or publish(mode, client, 'GF ' .. number .. string.format(' %.0f ', token) .. time[1]
           .. string.format('%06d ', time[2]) .. lease .. ' ' .. KEYS[1])
-        if heard == 0 and mode ~= 'C' or type(heard) ~= 'number' then
+        if heard == 0 and mode ~= 'C' and mode ~= 'S' or type(heard) ~= 'number' then
           redis.call('HDEL', KEYS[1], hold)
           if heard == 0 then
             drop_tickets(client)
@@ -136,7 +136,7 @@ local function grant(mode, own)
         redis.pcall('PEXPIRE', KEYS[3], 60000)
         return nil, refused
       end
-      if heard > 0 or mode == 'C' then
+      if heard > 0 or mode == 'C' or mode == 'S' then
         if ticket ~= own and not is_last then
           warn_next(mode, client, own, lease, score)
         end

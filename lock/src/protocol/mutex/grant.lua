@@ -9,8 +9,9 @@
 -- A ticket is the id of the hold that it becomes, `<client>:<number>`, and `|<milliseconds>` behind it for a grant lease other
 -- than one second, and `+` for a block of 64 tokens, of which the one that is told is the first. Its client is told on a channel
 -- of its own, `G <number> <token> <time in µs> <grant lease> <key>`. A client that does not listen is gone, and its ticket is
--- skipped, where the count of receivers can be trusted: in mode C a client listens at any node, so a dead ticket costs one
--- grant lease. Milliseconds with a leading zero are of a client that polls: it is not told, and finds the hold by itself.
+-- skipped, where the count of receivers can be trusted. In mode C a client listens at any node, and in mode S after a failover
+-- at the one that was the master, which passes the message on without being counted. So there a dead ticket costs one grant
+-- lease. Milliseconds with a leading zero are of a client that polls: it is not told, and finds the hold by itself.
 --
 -- own      the ticket of a caller that takes the lock itself when its turn comes, for its whole lease ARGV[2]; nil for none
 --
@@ -50,7 +51,7 @@ local function grant(mode, own)
             .. lease .. ' ' .. KEYS[1]
           heard = redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
         end
-        if type(heard) ~= 'number' or heard == 0 and mode ~= 'C' then
+        if type(heard) ~= 'number' or heard == 0 and mode ~= 'C' and mode ~= 'S' then
           leave(hold)
         end
       end
@@ -61,7 +62,7 @@ local function grant(mode, own)
         redis.pcall('PEXPIRE', KEYS[3], 60000)
         return nil, refused
       end
-      if heard > 0 or mode == 'C' then
+      if heard > 0 or mode == 'C' or mode == 'S' then
         return ticket, token, lease
       end
     end

@@ -11,7 +11,7 @@
 -- A ticket is the id of the hold that it becomes, `<client>:<number>`, `|<milliseconds>` behind it for a grant lease other than
 -- one second, and then `r` to read, `w` to write. Its client is told on a channel of its own,
 -- `GR <number> <token> <time in µs> <grant lease> <key>`. A client that does not listen is gone, and its ticket is skipped, where
--- the count of receivers can be trusted: in mode C a client listens at any node, so a dead ticket costs one grant lease.
+-- the count of receivers can be trusted: in a cluster a client may listen at another node, so a dead ticket costs one grant lease.
 --
 -- own      the ticket of a caller that takes the lock itself when its turn comes, for its whole lease; nil for none
 --
@@ -73,7 +73,7 @@ local function let_in(channels, is_told, client, number, lease, kind)
   local message = 'GR ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
     .. lease .. ' ' .. KEYS[1]
   local heard = publish(channels, client, message)
-  if type(heard) == 'number' and (heard > 0 or channels == 'C') then
+  if type(heard) == 'number' and (heard > 0 or channels == 'C' or channels == 'S') then
     return token
   end
   put_out(id, kind)

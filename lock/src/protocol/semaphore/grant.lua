@@ -5,7 +5,7 @@
 -- one second, and `p<permits>`. Its client is told on a channel of its own: `GS <number> 0 <time in µs> <grant lease> <key>`,
 -- or `GC …` for a semaphore without owners.
 -- Modes: 'P' a server, 'S' a cluster with sharded channels, 'C' a cluster without. A client that does not listen is gone, and
--- its ticket is skipped, where the count of receivers can be trusted: in mode C a dead ticket costs a grant lease. One that polls
+-- its ticket is skipped, where the count of receivers can be trusted: in a cluster a dead ticket costs a grant lease. One that polls
 -- is not told, and finds out by itself.
 --
 -- The first that cannot be served yet keeps what is free, under its own id: so large requests are not starved by small ones,
@@ -58,7 +58,7 @@ local function serve_first(ticket, is_own, lease)
     return false
   end
   local heard = polls and 1 or tell(is_served and word or 'LS', client, number, ms)
-  if type(heard) ~= 'number' or heard == 0 and ARGV[4] ~= 'C' then
+  if type(heard) ~= 'number' or heard == 0 and ARGV[4] ~= 'C' and ARGV[4] ~= 'S' then
     take(start, 0, given)
   end
   -- Without the right to publish the ticket stays as well.

@@ -347,7 +347,7 @@ impl Reference {
             };
             let own = own.filter(|(own, _)| *own == ticket);
             let heard = own.is_none() && now.hearing.client(client, mode);
-            if heard || own.is_some() || mode == Mode::Cluster {
+            if heard || own.is_some() || mode != Mode::Plain {
                 let lease = own.map_or_else(|| grant_lease(&ticket), |(_, lease)| lease);
                 granted = Some((ticket, lease, heard));
                 break;
