@@ -226,7 +226,7 @@ fn random_operations_are_those_of_a_count(interop: Interop) {
         ..Config::default()
     });
     let state = RefCell::new((raw, 0));
-    let result = runner.run(&vec(op(), 1..16), |ops| {
+    let play = |ops: Vec<Op>| {
         let mut state = state.borrow_mut();
         let (raw, sequence) = &mut *state;
         *sequence += 1;
@@ -244,12 +244,41 @@ fn random_operations_are_those_of_a_count(interop: Interop) {
             }
             model.finish().await;
         });
+    };
+    play(MERGED.into());
+    let result = runner.run(&vec(op(), 1..16), |ops| {
+        play(ops);
         Ok(())
     });
     if let Err(error) = result {
         panic!("{error}");
     }
 }
+
+/// Permits that were merged come back by two requests: the one who is first needs both, and learns of the first meanwhile.
+const MERGED: [Op; 6] = [
+    Op::Acquire {
+        client: 1,
+        permits: 2,
+    },
+    Op::Try {
+        client: 1,
+        permits: 1,
+    },
+    Op::Acquire {
+        client: 0,
+        permits: 1,
+    },
+    Op::Acquire {
+        client: 0,
+        permits: 3,
+    },
+    Op::Merge { which: 1, other: 0 },
+    Op::Acquire {
+        client: 1,
+        permits: 1,
+    },
+];
 
 #[test]
 fn random_operations_are_those_of_a_count_in_memory() {

@@ -70,6 +70,11 @@ if ticket and KEYS[4] then
   if type(missing) == 'number' then
     pcall('PEXPIRE', KEYS[4], 60000)
     score = missing == 1 and score or tonumber(call('ZSCORE', KEYS[4], ticket))
+    if score % 1 > 0 then
+      -- It was told to look, see the grant step.
+      score = math.floor(score)
+      pcall('ZADD', KEYS[4], 'XX', string.format('%.0f', score), ticket)
+    end
     place = { 0, 0, score, micros, missing }
   end
 end

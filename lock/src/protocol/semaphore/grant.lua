@@ -10,8 +10,9 @@
 --
 -- The first that cannot be served yet keeps what is free, under its own id: so large requests are not starved by small ones,
 -- nor by Redisson, which knows no line. It keeps them for three looks after its latest. A first that keeps nothing may be of
--- a process that is gone, so it leaves the line with what is free, for a grant lease, and is told to look: `LS …`. A living
--- one is back in its place with that look, before what it keeps expires; a dead or stopped one holds up those behind it once.
+-- a process that is gone: it keeps what is free for a grant lease, is told to look, `LS …`, and its score gets a half as a
+-- mark. A living one looks before what it keeps expires, which takes the mark away; a dead or stopped one holds up those behind
+-- it once, and leaves the line when what it kept has expired.
 --
 -- own      the ticket of a caller that takes the permits itself when its turn comes, for `lease` milliseconds; nil for none
 --
@@ -25,7 +26,7 @@ local function tell(word, client, number, ms)
 end
 
 -- Serves one ticket, or lets it keep what is free. Returns true if the next one has its turn.
-local function serve_first(ticket, is_own, lease)
+local function serve_first(ticket, score, is_own, lease)
   local client, number, ms, count, start, polls = identify(ticket)
   -- Another ticket is not one of ours: it is dropped, and so is one for more than there are: its process is told of that when
   -- it looks.
@@ -35,8 +36,9 @@ local function serve_first(ticket, is_own, lease)
   if free <= 0 and not is_own then
     return false
   end
+  local was_told = string.find(score, '.', 1, true)
   local kept, until_ms = 0, nil
-  if free < count then
+  if free < count or was_told then
     kept, until_ms = present(start, count)
   end
   local is_served = free + kept >= count
@@ -48,6 +50,9 @@ local function serve_first(ticket, is_own, lease)
     end
     return false
   end
+  if was_told and kept == 0 then
+    return pcall('ZREM', KEYS[4], ticket) == 1
+  end
   if not is_served and kept > 0 then
     give(start, kept, free, until_ms - now)
     return false
@@ -58,8 +63,12 @@ local function serve_first(ticket, is_own, lease)
     return false
   end
   local heard = polls and 1 or tell(is_served and word or 'LS', client, number, ms)
-  if type(heard) ~= 'number' or heard == 0 and ARGV[4] ~= 'C' and ARGV[4] ~= 'S' then
+  local is_told = type(heard) == 'number' and (heard > 0 or ARGV[4] == 'C' or ARGV[4] == 'S')
+  if not is_told then
     take(start, 0, given)
+  elseif not is_served then
+    pcall('ZADD', KEYS[4], 'XX', score .. '.5', ticket)
+    return false
   end
   -- Without the right to publish the ticket stays as well.
   return type(heard) == 'number' and pcall('ZREM', KEYS[4], ticket) == 1
@@ -67,11 +76,12 @@ end
 
 local function serve(own, lease)
   for _ = 1, 64 do
-    local ticket = KEYS[4] and settled and pcall('ZRANGE', KEYS[4], 0, 0)[1]
+    local first = KEYS[4] and settled and pcall('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+    local ticket = first and first[1]
     if not ticket then
       return false
     end
-    if not serve_first(ticket, ticket == own, lease) then
+    if not serve_first(ticket, first[2], ticket == own, lease) then
       return false
     end
     if ticket == own then

@@ -58,17 +58,21 @@ async fn the_first_keeps_what_it_cannot_use_yet() {
     let first = waits(&FIVE.look(&mut raw, &ticket(B, 1), 3, "").await);
     waits(&FIVE.look(&mut raw, &ticket(C, 1), 1, "").await);
 
-    // It has shown nothing yet: it leaves the line with the permit, and is asked to come back.
+    // It has shown nothing yet: it keeps the permit for a grant lease, and is asked to look.
     FIVE.release(&mut raw, &ticket(A, 1), 1).await;
     assert_eq!(heard(&mut large, "LS").await[1], "1");
-    assert_eq!(line(&mut raw).await, format!("{C}:1p1"));
+    assert_eq!(line(&mut raw).await, format!("{B}:1p3 {C}:1p1"));
+    assert_eq!((free(&mut raw).await, taken(&mut raw).await), (0, 5));
+    // What comes back before that look is kept for it, too.
+    FIVE.release(&mut raw, &ticket(A, 5), 1).await;
+    assert_eq!(line(&mut raw).await, format!("{B}:1p3 {C}:1p1"));
     assert_eq!((free(&mut raw).await, taken(&mut raw).await), (0, 5));
     let back = waits(
         &FIVE
             .look(&mut raw, &ticket(B, 1), 3, &first.score.to_string())
             .await,
     );
-    assert_eq!((back.ahead, back.new, back.score), (0, true, first.score));
+    assert_eq!((back.ahead, back.new, back.score), (0, false, first.score));
     let kept = raw
         .cmd(&[b"ZSCORE".to_vec(), TAKEN.into(), permit(B, 1, 0)])
         .await;
@@ -77,8 +81,6 @@ async fn the_first_keeps_what_it_cannot_use_yet() {
     assert!((2_500..=3_300).contains(&kept), "three looks: {kept}");
 
     // Now it is known to be alive.
-    FIVE.release(&mut raw, &ticket(A, 2), 1).await;
-    assert_eq!((free(&mut raw).await, taken(&mut raw).await), (0, 5));
     assert!(FIVE.acquire(&mut raw, &ticket(A, 9), 1).await.int() < 0);
     FIVE.release(&mut raw, &ticket(A, 3), 1).await;
     assert_eq!(heard(&mut large, "GS").await[1], "1");
