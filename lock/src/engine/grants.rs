@@ -191,8 +191,8 @@ fn subscribe_to_releases(
 
 /// A message came that a ticket of this process became the holder, or that somebody waits to write where it reads.
 fn granted(context: &Arc<Context>, message: &[u8], source: Source) {
-    if let Some((number, at)) = grant::put_aside(message) {
-        context.registry.table.put_aside(number, at);
+    if let Some((number, at)) = grant::told_to_look(message) {
+        context.registry.table.told_to_look(number, at);
         return;
     }
     if let Some(next) = NextMessage::read(message) {

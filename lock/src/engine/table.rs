@@ -352,14 +352,14 @@ impl Table {
         is_known
     }
 
-    /// The ticket of the hold with this number was put aside, `at` this time of the server: it looks, which brings it back.
-    pub(crate) fn put_aside(&self, number: u64, at: u64) {
+    /// The ticket of the hold with this number was told to look, `at` this time of the server.
+    pub(crate) fn told_to_look(&self, number: u64, at: u64) {
         let name = lock(&self.waiters).name_of(number).cloned();
         if let Some(name) = name {
             let now = Instant::now();
             self.with_ticket(&name, |ticket| {
                 if ticket.id().number() == number {
-                    ticket.put_aside(at, now);
+                    ticket.told_to_look(at, now);
                 }
             });
         }

@@ -37,9 +37,9 @@ impl<'a> GrantMessage<'a> {
     }
 }
 
-/// Reads the message that a ticket left the line until it looks, `LS <number> 0 <time in µs> …`: the number of its hold, and the
-/// server's time of that. `None` if it is another message.
-pub(crate) fn put_aside(message: &[u8]) -> Option<(u64, u64)> {
+/// Reads the message that a ticket has to look to keep its place, `LS <number> 0 <time in µs> …`: the number of its hold, and
+/// the server's time of that. `None` if it is another message.
+pub(crate) fn told_to_look(message: &[u8]) -> Option<(u64, u64)> {
     let message = std::str::from_utf8(message).ok()?;
     let mut words = message.strip_prefix("LS ")?.split(' ');
     let number = words.next()?.parse().ok()?;
@@ -101,9 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_that_was_put_aside_is_told_its_number() {
+    fn a_ticket_that_was_told_to_look_is_told_its_number() {
         let message = b"LS 7 0 1763000000000001 1000 a key";
-        assert_eq!(put_aside(message), Some((7, 1_763_000_000_000_001)));
+        assert_eq!(told_to_look(message), Some((7, 1_763_000_000_000_001)));
         assert!(GrantMessage::read(message).is_none());
         for other in [
             &b"GS 7 0 1 1000 a"[..],
@@ -113,7 +113,7 @@ mod tests {
             b"LS x 0 1",
             b"LS \xff",
         ] {
-            assert_eq!(put_aside(other), None, "{other:?}");
+            assert_eq!(told_to_look(other), None, "{other:?}");
         }
     }
 

@@ -63,8 +63,8 @@ pub(crate) struct Ticket {
     longest_pause: Duration,
     /// Looks in a row before which it was missing, without a reason known here.
     missed: u32,
-    /// When it was put aside since, by the server's time in microseconds: then it is missing for that reason.
-    put_aside: Option<u64>,
+    /// When it was told to look, by the server's time in microseconds: a look that comes too late finds it missing.
+    told_to_look: Option<u64>,
     /// Whether it is granted with a block of tokens.
     with_block: bool,
     mark: Mark,
@@ -220,7 +220,7 @@ impl Ticket {
             run: None,
             longest_pause: LONGEST_PAUSE,
             missed: 0,
-            put_aside: None,
+            told_to_look: None,
             joined: false,
             sample: None,
             behind: None,
@@ -325,9 +325,8 @@ impl Ticket {
         jitter: u64,
     ) -> bool {
         let was_there = self.score.is_some();
-        let was_lost = was_there && placed.missing && self.put_aside.is_none();
-        // One that happened after the answer is made up for by the next one.
-        self.put_aside = self.put_aside.filter(|at| *at >= placed.server_time);
+        let was_lost = was_there && placed.missing && self.told_to_look.is_none();
+        self.told_to_look = self.told_to_look.filter(|at| *at >= placed.server_time);
         self.missed = if was_lost { self.missed + 1 } else { 0 };
         self.score = Some(placed.score);
         self.place = placed.place;
@@ -454,10 +453,10 @@ impl Ticket {
         }
     }
 
-    /// The first in line cannot be served yet, so it left the line with what is free until it shows that it is alive, `at` this
-    /// time of the server. It has the place back with its next look.
-    pub(crate) fn put_aside(&mut self, at: u64, now: Instant) {
-        self.put_aside = Some(at);
+    /// The first in line cannot be served yet: it keeps what is free for a moment, `at` this time of the server, and its place if
+    /// it looks meanwhile.
+    pub(crate) fn told_to_look(&mut self, at: u64, now: Instant) {
+        self.told_to_look = Some(at);
         self.call(now);
     }
 

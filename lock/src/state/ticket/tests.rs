@@ -354,11 +354,11 @@ fn an_older_token_replaces_none_that_was_told() {
 }
 
 #[test]
-fn a_ticket_that_was_put_aside_is_missing_for_that_reason() {
+fn a_ticket_that_was_told_to_look_is_missing_for_that_reason() {
     let now = Now::read();
     let mut ticket = standing(now);
     for _ in 0..3 {
-        ticket.put_aside(T - 1, now.monotonic);
+        ticket.told_to_look(T - 1, now.monotonic);
         assert_eq!(ticket.look_at(), now.monotonic);
         assert_eq!(ticket.score(), Some(T));
         ticket.asks(Some(here()));
@@ -376,7 +376,7 @@ fn a_ticket_that_was_put_aside_is_missing_for_that_reason() {
 fn what_was_told_after_an_answer_is_not_forgotten_with_it() {
     let now = Now::read();
     let told: [fn(&mut Ticket, Instant); 4] = [
-        |ticket, now| ticket.put_aside(T + 5, now),
+        |ticket, now| ticket.told_to_look(T + 5, now),
         |ticket, now| ticket.permits_released(now),
         |ticket, now| ticket.released_by_redisson(now),
         |ticket, now| ticket.is_next(ms(20), now),
@@ -402,7 +402,7 @@ fn what_was_told_after_an_answer_is_not_forgotten_with_it() {
     }
     let mut ticket = standing(now);
     ticket.asks(Some(here()));
-    ticket.put_aside(T + 15, now.monotonic);
+    ticket.told_to_look(T + 15, now.monotonic);
     ticket.placed(placed(0, T + 10), now, Some(here()), now.monotonic, 0);
     let missing = Placed {
         missing: true,
@@ -480,7 +480,7 @@ fn a_ticket_rests_while_one_ahead_of_it_looks_for_both() {
 }
 
 #[test]
-fn a_ticket_that_went_missing_says_so_unless_it_was_put_aside() {
+fn a_ticket_that_went_missing_says_so_unless_it_was_told_to_look() {
     let now = Now::read();
     let missing = Placed {
         missing: true,
@@ -491,6 +491,6 @@ fn a_ticket_that_went_missing_says_so_unless_it_was_put_aside() {
     let is_lost = |ticket: &mut Ticket| ticket.placed(missing, now, None, now.monotonic, 0);
     assert!(!is_lost(&mut first), "it is new");
     assert!(is_lost(&mut first));
-    first.put_aside(T, now.monotonic);
+    first.told_to_look(T, now.monotonic);
     assert!(!is_lost(&mut first));
 }
