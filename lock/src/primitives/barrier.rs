@@ -32,7 +32,8 @@ use crate::state::names::Name;
 /// A server that was promoted from a replica which lagged may have lost an arrival: then nobody passes, and the generation
 /// breaks. If it has lost that a generation passed, it gives the number of that generation once more, with a leader of its own,
 /// and parties that went on count in it until their leases are over. Replicas are not asked to confirm arrivals, also where
-/// [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) has them confirm locks. In a slot that migrates arriving may fail as [`ErrorKind::Unavailable`].
+/// [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) has them confirm locks. In a slot that migrates arriving may
+/// fail as [`ErrorKind::Unavailable`].
 ///
 /// Least rights of a user, here for the namespace `shop`: `~leasehold_barrier:{shop:* ~leasehold_arrived:{shop:*
 /// &leasehold_barrier:{shop:*`, and `+eval +evalsha +time +pttl +pexpire +hget +hset +hdel +hgetall +zscore +zadd +zrem +zcount
