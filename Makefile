@@ -34,9 +34,13 @@ demo-cluster:
 	@.ci/install server
 	@$(CARGO) run --quiet --release --package leasehold-demo -- --cluster $(ARGS)
 
+# Most tests wait for leases to end, so twice as many run at a time as there are processors. Storms keep those busy.
 test:
 	@.ci/install server
-	$(CARGO) test --workspace --all-features
+	RUST_TEST_THREADS=$$((2 * $$(getconf _NPROCESSORS_ONLN))) $(CARGO) test --workspace --all-features \
+		--lib --bins --examples --test cluster --test family --test kit --test lock --test resp
+	$(CARGO) test --workspace --all-features --test storm
+	$(CARGO) test --workspace --all-features --doc
 
 # More random cases for the properties, more rounds for the races, and in the first round storms of two minutes and a half,
 # fifty frozen masters, and 100,000 seeds of the simulation instead of 2,000.

@@ -329,7 +329,8 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
     }
 
     /// The hold with this number ends, and is passed on to the head as what it has at the server: `line` changes that. Returns
-    /// `None`, and changes nothing, if nobody waits here or they have something there already.
+    /// `None`, and changes nothing, if nobody waits here, or for an owner, whose holds are known by their ids, or they have
+    /// something there already.
     pub(crate) fn pass(
         &mut self,
         name: &Arc<Name>,
@@ -337,8 +338,8 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         line: impl FnOnce(&mut L) -> bool,
     ) -> Option<After<L>> {
         let entry = self.entries.get_mut(name)?;
-        entry.head.as_ref()?;
-        if !line(&mut entry.line) {
+        let head = entry.head.as_ref()?;
+        if head.claim.owner.is_some() || !line(&mut entry.line) {
             return None;
         }
         entry.held.remove(number);

@@ -53,11 +53,19 @@ struct Script {
     is_alone: bool,
     /// A ticket that it has taken out of the line, and its score.
     popped: Option<(String, u64)>,
-    /// That ticket once it holds the lock, as long as its process is not told: it is at the end of the script that a process
-    /// which is told nothing has taken the lock by itself.
-    entered: Option<(String, u64)>,
+    /// That ticket once it holds the lock. What that is shows at the end of the script: it is given back where nobody hears of
+    /// it, and a process that is told nothing has taken the lock by itself.
+    entered: Option<Entered>,
     /// The time of its last command.
     at: u64,
+}
+
+/// A ticket that holds the lock.
+struct Entered {
+    hold: String,
+    score: u64,
+    /// The token that it was told.
+    token: Option<u64>,
 }
 
 impl Replay {
@@ -168,7 +176,8 @@ impl Lock {
         self.script.at = at;
         match (name, args) {
             ("PUBLISH" | "SPUBLISH", [_, channel, message]) => {
-                self.told(channel, message).into_iter().collect()
+                self.told(channel, message);
+                Vec::new()
             }
             ("ZADD", [_, line, .., place, ticket]) if *line == self.line => {
                 self.add(ticket, score(place)).into_iter().collect()
@@ -190,8 +199,8 @@ impl Lock {
             ("HSET", [_, key, id, ..]) if *key == self.key => self.enter(id, at),
             ("HDEL", [_, key, id]) if *key == self.key => {
                 let ended = self.holder.take_if(|holder| holder.id == *id);
-                if let Some(unheard) = self.script.entered.take_if(|(hold, _)| hold == id) {
-                    self.script.popped = Some(unheard);
+                if let Some(unheard) = self.script.entered.take_if(|entered| entered.hold == *id) {
+                    self.script.popped = Some((unheard.hold, unheard.score));
                     return Vec::new();
                 }
                 self.removed(ended, at)
@@ -217,28 +226,24 @@ impl Lock {
     }
 
     /// A message; a grant is `<word> <number> <token> <time> <grant lease> <key>`.
-    fn told(&mut self, channel: &str, message: &str) -> Option<Change> {
+    fn told(&mut self, channel: &str, message: &str) {
         let words: Vec<&str> = message.splitn(6, ' ').collect();
         let [word, number, token, _, _, key] = words[..] else {
-            return None;
+            return;
         };
         let own = format!("{}:", self.line);
         let client = channel
             .strip_prefix(own.as_str())
             .or_else(|| channel.strip_prefix("leasehold:"));
-        if !word.starts_with('G') || key != self.key {
-            return None;
+        if let (true, true, Some(client), Some(entered)) = (
+            word.starts_with('G'),
+            key == self.key,
+            client,
+            &mut self.script.entered,
+        ) && entered.hold == format!("{client}:{number}")
+        {
+            entered.token = token.parse().ok();
         }
-        let (hold, token) = (format!("{}:{number}", client?), token.parse().ok()?);
-        let (hold, score) = self
-            .script
-            .entered
-            .take_if(|(entered, _)| *entered == hold)?;
-        Some(Change::Granted {
-            hold,
-            token,
-            score: Some(score),
-        })
     }
 
     fn add(&mut self, ticket: &str, score: u64) -> Option<Change> {
@@ -291,7 +296,12 @@ impl Lock {
         if self.holder.is_some() {
             return changes;
         }
-        self.script.entered = self.script.popped.take_if(|(popped, _)| popped == id);
+        let popped = self.script.popped.take_if(|(popped, _)| popped == id);
+        self.script.entered = popped.map(|(hold, score)| Entered {
+            hold,
+            score,
+            token: None,
+        });
         if self.script.entered.is_none() {
             changes.push(Change::Taken {
                 hold: id.into(),
@@ -308,11 +318,16 @@ impl Lock {
 
     /// A ticket that was taken out of the line, and neither put back nor granted; or that has taken the lock itself.
     fn settle(&mut self) -> Option<Change> {
-        if let Some((hold, score)) = self.script.entered.take() {
-            return Some(Change::Taken {
-                hold,
-                score: Some(score),
-                is_alone: self.script.is_alone,
+        if let Some(Entered { hold, score, token }) = self.script.entered.take() {
+            let score = Some(score);
+            let is_alone = self.script.is_alone;
+            return Some(match token {
+                Some(token) => Change::Granted { hold, token, score },
+                None => Change::Taken {
+                    hold,
+                    score,
+                    is_alone,
+                },
             });
         }
         let (hold, _) = self.script.popped.take()?;
