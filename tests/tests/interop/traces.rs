@@ -22,6 +22,9 @@ use crate::support::ms;
 /// Scenes at a time: most of their time they wait.
 const AT_ONCE: usize = 4;
 
+/// How often a scene that differs is played again.
+const AGAIN: usize = 2;
+
 /// After the commands that were recorded of a step, others that are not expected have this long to come.
 const SETTLES: Duration = ms(60);
 
@@ -38,24 +41,43 @@ async fn recorded_scenes_come_out_again() {
 async fn play_all(jvm: Arc<Jvm>) {
     let golden = Arc::new(Golden::load());
     let mut scenes: Vec<String> = golden.scenarios.keys().cloned().collect();
-    let mut failures = Vec::new();
-    let mut played = 0;
+    let played = scenes.len();
+    let play = |name: String| {
+        let (jvm, golden) = (Arc::clone(&jvm), Arc::clone(&golden));
+        tokio::task::spawn_local(async move {
+            let scene = &golden.scenarios[&name];
+            Play::new(&jvm, scene).await.run(&golden).await
+        })
+    };
+    let mut again = Vec::new();
     while !scenes.is_empty() {
         let batch = scenes.split_off(scenes.len().saturating_sub(AT_ONCE));
-        let play = |name: String| {
-            let (jvm, golden) = (Arc::clone(&jvm), Arc::clone(&golden));
-            tokio::task::spawn_local(async move {
-                let scene = &golden.scenarios[&name];
-                let found = Play::new(&jvm, scene).await.run(&golden).await;
-                (name, found)
-            })
-        };
-        let tasks: Vec<_> = batch.into_iter().map(play).collect();
-        for task in tasks {
-            let (name, found) = task.await.expect("no panic");
-            played += 1;
-            failures.extend(found.into_iter().map(|found| format!("{name}: {found}")));
+        let tasks: Vec<_> = batch
+            .into_iter()
+            .map(|name| (play(name.clone()), name))
+            .collect();
+        for (task, name) in tasks {
+            if !task.await.is_ok_and(|found| found.is_empty()) {
+                again.push(name);
+            }
         }
+    }
+    // Its clients race each other on a busy machine. What it does otherwise it does each time.
+    let mut failures = Vec::new();
+    for name in again {
+        println!("{name} once more, alone");
+        let mut found = Err("it did not come to its end".to_owned());
+        for _ in 0..AGAIN {
+            if let Ok(differences) = play(name.clone()).await {
+                let is_same = differences.is_empty();
+                found = Ok(differences);
+                if is_same {
+                    break;
+                }
+            }
+        }
+        let found = found.unwrap_or_else(|failure| vec![failure]);
+        failures.extend(found.into_iter().map(|found| format!("{name}: {found}")));
     }
     println!("{played} recorded scenes, {} differences", failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
