@@ -7,6 +7,7 @@ mod asking;
 mod attempt;
 pub(crate) mod context;
 pub(crate) mod conversion;
+pub(crate) mod force;
 pub(crate) mod grants;
 pub(crate) mod handle;
 pub(crate) mod hold;

@@ -80,6 +80,16 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
+    /// Of a lock that asks for nothing else: renewed for as long as it is held.
+    pub(crate) const fn renewed(lease: Duration, replicas: Replicas) -> Self {
+        Self {
+            lease,
+            renew: true,
+            max_hold: None,
+            replicas,
+        }
+    }
+
     /// How many replicas must confirm the acquire and each renewal, if any must.
     pub(crate) const fn quorum(&self) -> Option<Quorum> {
         self.replicas.quorum()

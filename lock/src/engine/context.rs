@@ -188,8 +188,9 @@ impl Context {
 
     /// Whether `name` can be used now.
     pub(crate) fn check_name(&self, name: &Name) -> Result<(), Error> {
-        self.check()?;
-        name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)))
+        let bad_name = || name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)));
+        let checked = self.check().and_then(|()| bad_name());
+        checked.map_err(|error| self.about(name, error))
     }
 
     /// `error` with the key it is about, and its node unless the client named one.

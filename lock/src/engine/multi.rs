@@ -97,8 +97,7 @@ fn check(request: &MultiRequest) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::BadName, detail));
     }
     for name in names.iter() {
-        let checked = context.check_name(name);
-        checked.map_err(|error| context.about(name, error))?;
+        context.check_name(name)?;
     }
     if let Some(what) = terms.bad_duration() {
         return Err(Error::bad_lease(what));

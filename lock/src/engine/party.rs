@@ -150,12 +150,7 @@ impl<'a> Waiting<'a> {
             id,
             permits: Permits::NONE,
             token: None,
-            terms: Terms {
-                lease: party.lease,
-                renew: true,
-                max_hold: None,
-                replicas: Replicas::None,
-            },
+            terms: Terms::renewed(party.lease, Replicas::None),
             owner: None,
             acknowledged: 0,
             since: sent,

@@ -156,12 +156,12 @@ impl Barrier {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        let about = |error| self.context.about(&self.name, error);
-        self.context.check_name(&self.name).map_err(about)?;
+        self.context.check_name(&self.name)?;
         let call = inspect(&self.name);
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;
-        read_inspect(&reply).ok_or_else(|| about(Error::unexpected(&reply)))
+        read_inspect(&reply)
+            .ok_or_else(|| self.context.about(&self.name, Error::unexpected(&reply)))
     }
 
     async fn wait_until(&self, until: Option<Instant>) -> Result<Option<BarrierWaitResult>, Error> {

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_resp::Value;
 
 use crate::engine::acquire::acquire;
 use crate::engine::handle::Handle;
-use crate::engine::operation::apply;
+use crate::engine::operation::{apply, ask};
 use crate::engine::request::{Request, Wait};
 use crate::error::Error;
 use crate::guard::Guard;
@@ -150,7 +150,7 @@ impl CountingSemaphore {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn release(&self, permits: u32) -> Result<(), Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         if let Some(bad) = bad_capacity(permits) {
             return Err(self.error(Error::bad_permits(bad)));
         }
@@ -169,14 +169,10 @@ impl CountingSemaphore {
     ///
     /// Cancel safe: it only reads.
     pub async fn available(&self) -> Result<u32, Error> {
-        self.check()?;
-        let context = &self.context;
-        let deadline = Instant::now() + context.config.command_timeout;
+        self.context.check_name(&self.name)?;
         let call = available(&self.name, self.permits.load(Ordering::Acquire));
-        let evaluated = context.client.eval(&call.slices().call(), deadline).await;
-        let reply = evaluated
-            .map_err(|error| self.error(Error::from_read(error)))?
-            .value;
+        let call = call.slices();
+        let reply = ask(&self.context, &self.name, &call.call()).await?;
         self.read(&reply, read_available(&reply))
     }
 
@@ -208,7 +204,7 @@ impl CountingSemaphore {
     }
 
     async fn set(&self, permits: u32, only_unused: bool) -> Result<bool, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         if let Some(bad) = bad_capacity(permits) {
             return Err(self.error(Error::bad_permits(bad)));
         }
@@ -272,11 +268,6 @@ impl CountingSemaphore {
 
     fn read<T>(&self, reply: &Value, read: Option<T>) -> Result<T, Error> {
         read.ok_or_else(|| self.error(Error::unexpected(reply)))
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let checked = self.context.check_name(&self.name);
-        checked.map_err(|error| self.error(error))
     }
 
     fn error(&self, error: Error) -> Error {

@@ -186,7 +186,7 @@ impl Latch {
     ///
     /// Cancel safe: it only reads.
     pub async fn count(&self) -> Result<u64, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let view = look(&self.context, &self.name).await?;
         if view.lost {
             return Err(self.error(lost()));
@@ -204,7 +204,7 @@ impl Latch {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<LatchInspection, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let call = latch::inspect(&self.name);
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;
@@ -258,7 +258,7 @@ impl Latch {
     }
 
     async fn set(&self, count: u64, reset: bool) -> Result<bool, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         if count == 0 || count > MAX_COUNT {
             let error = Error::new(
                 ErrorKind::BadCount,
@@ -277,7 +277,7 @@ impl Latch {
     }
 
     async fn count_once(&self, participant: Option<&str>) -> Result<u64, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let id = self.context.next_hold(None);
         let change = self.change(&id);
         let call = latch::count_down(&change, participant);
@@ -296,7 +296,7 @@ impl Latch {
     }
 
     async fn wait_until(&self, until: Option<Instant>) -> Result<bool, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let (context, name) = (&self.context, &self.name);
         let hears = hears(context, name);
         let about = |error| context.about(name, error);
@@ -328,11 +328,6 @@ impl Latch {
             channels: self.context.client.channels(),
             hears: hears(&self.context, &self.name),
         }
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let checked = self.context.check_name(&self.name);
-        checked.map_err(|error| self.error(error))
     }
 
     fn error(&self, error: Error) -> Error {

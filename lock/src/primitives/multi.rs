@@ -181,12 +181,7 @@ impl Multi {
         let request = MultiRequest {
             context: Arc::clone(&self.context),
             names: Arc::clone(&self.names),
-            terms: Terms {
-                lease: config.lease,
-                renew: true,
-                max_hold: None,
-                replicas: config.replicas,
-            },
+            terms: Terms::renewed(config.lease, config.replicas),
             wait,
         };
         MultiAcquire {

@@ -2,17 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use leasehold_cluster::{Evaluated, ScriptCall};
-use leasehold_resp as resp;
 use leasehold_resp::Value;
 
+use crate::engine::force::force;
 use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
-use crate::engine::release;
+use crate::engine::operation::ask;
 use crate::engine::request::{Request, Wait};
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::Error;
 use crate::options::{Interop, Terms};
 use crate::protocol::call::Call;
 use crate::protocol::mutex::{
@@ -125,7 +124,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock; and those of asking a server.
     ///
     /// # Cancel safety
     ///
@@ -139,8 +138,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoExpiry`] if it has no expiry, [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a
-    /// server.
+    /// [`ErrorKind::NoExpiry`](crate::ErrorKind::NoExpiry) if it has no expiry,
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock; and those of asking a server.
     ///
     /// # Cancel safety
     ///
@@ -158,13 +157,13 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock; and those of asking a server.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let interop = self.context.config.interop;
         let all = (self.kind.inspect)(&self.name, interop);
         let holder = inspect(&self.name);
@@ -172,17 +171,16 @@ impl Mutex {
         let holder = holder.call();
         // While the slot of the lock is migrating, or without rights to the line, nobody can tell who is in it.
         let call = all.call().with_fallback(&holder);
-        let evaluated = self.eval(&call, Error::from_read).await?;
-        let reply = &evaluated.value;
-        (self.kind.read_inspect)(reply)
+        let reply = ask(&self.context, &self.name, &call).await?;
+        (self.kind.read_inspect)(&reply)
             .or_else(|| {
-                let holders = read_inspect(reply)?.map(Holder::from);
+                let holders = read_inspect(&reply)?.map(Holder::from);
                 Some(Inspection {
                     holders: holders.into_iter().collect(),
                     ..Inspection::default()
                 })
             })
-            .ok_or_else(|| self.error(Error::unexpected(reply)))
+            .ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
     /// Removes the lock from its holder. A holder in this process loses it at once, others at their next renewal. Returns
@@ -190,46 +188,16 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongType`] if the key is not a lock, nothing is deleted then; [`ErrorKind::Unknown`] if the lock is
-    /// free but an attempt without an answer may have been what freed it; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock, nothing is deleted then;
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) if the lock is free but an attempt without an answer may have been what
+    /// freed it; and those of asking a server.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.check()?;
-        let context = &self.context;
-        let id = context.hold(0);
-        let end = release::end(
-            &context.registry,
-            &context.client,
-            (&self.name, &id, context.config.lease),
-        );
-        let call = (self.kind.force_unlock)(&end);
-        let single_key = force_unlock_single_key(&end);
-        // Granted before the request is sent, so gone when it is answered.
-        let registry = &self.context.registry;
-        let numbers = registry.table.numbers(&self.name);
-        let (slices, single_key) = (call.slices(), single_key.slices());
-        let single_key = single_key.call();
-        let call = slices.call().with_fallback(&single_key);
-        let evaluated = self.eval(&call, Error::from_client).await?;
-        // Also if they were passed on meanwhile.
-        registry.table.spoil_passed(&self.name, &numbers);
-        for hold in registry.table.holds(&self.name) {
-            if numbers.contains(&hold.id.number()) {
-                release::lose(registry, &hold, LostReason::Stolen);
-            }
-        }
-        match evaluated.value.as_int() {
-            Some(1) => Ok(true),
-            Some(_) if evaluated.repeated => Err(self.error(Error::new(
-                ErrorKind::Unknown,
-                "the lock is free, but an attempt without an answer may have been what freed it",
-            ))),
-            Some(_) => Ok(false),
-            None => Err(self.error(Error::unexpected(&evaluated.value))),
-        }
+        let (script, single_key) = (self.kind.force_unlock, force_unlock_single_key);
+        force(&self.context, &self.name, script, single_key).await
     }
 
     pub(super) fn request(&self, wait: Wait) -> Request {
@@ -240,40 +208,18 @@ impl Mutex {
             name: Arc::clone(&self.name),
             permits: Permits::NONE,
             owner: self.owner.clone(),
-            terms: Terms {
-                lease: config.lease,
-                renew: true,
-                max_hold: None,
-                replicas: config.replicas,
-            },
+            terms: Terms::renewed(config.lease, config.replicas),
             wait,
             polling: None,
         }
     }
 
     async fn inspect_holder(&self) -> Result<Option<Inspected>, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let call = inspect(&self.name);
-        let evaluated = self.eval(&call.slices().call(), Error::from_read).await?;
-        read_inspect(&evaluated.value)
-            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
-    }
-
-    /// Runs a script within the command timeout.
-    async fn eval(
-        &self,
-        call: &ScriptCall<'_>,
-        to_error: fn(resp::Error) -> Error,
-    ) -> Result<Evaluated, Error> {
-        let context = &self.context;
-        let deadline = Instant::now() + context.config.command_timeout;
-        let evaluated = context.client.eval(call, deadline).await;
-        evaluated.map_err(|error| self.error(to_error(error)))
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let checked = self.context.check_name(&self.name);
-        checked.map_err(|error| self.error(error))
+        let call = call.slices();
+        let reply = ask(&self.context, &self.name, &call.call()).await?;
+        read_inspect(&reply).ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
     fn error(&self, error: Error) -> Error {

@@ -111,14 +111,14 @@ impl PlainMutex {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        let about = |error| self.context.about(&self.name, error);
-        self.context.check_name(&self.name).map_err(about)?;
+        self.context.check_name(&self.name)?;
         let (all, holder) = (inspect(&self.name), inspect_single_key(&self.name));
         let (all, holder) = (all.slices(), holder.slices());
         let holder = holder.call();
         let call = all.call().with_fallback(&holder);
         let reply = ask(&self.context, &self.name, &call).await?;
-        read_inspect_all(&reply).ok_or_else(|| about(Error::unexpected(&reply)))
+        read_inspect_all(&reply)
+            .ok_or_else(|| self.context.about(&self.name, Error::unexpected(&reply)))
     }
 
     fn request(&self, wait: Wait) -> Request {
@@ -129,12 +129,7 @@ impl PlainMutex {
             name: Arc::clone(&self.name),
             permits: Permits::NONE,
             owner: None,
-            terms: Terms {
-                lease: config.lease,
-                renew: true,
-                max_hold: None,
-                replicas: config.replicas,
-            },
+            terms: Terms::renewed(config.lease, config.replicas),
             wait,
             polling: None,
         }

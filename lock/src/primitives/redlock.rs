@@ -187,12 +187,7 @@ impl RedlockMutex {
         let request = Request {
             core: Arc::clone(&self.core),
             name: Arc::clone(&self.name),
-            terms: Terms {
-                lease: self.core.config.lease,
-                renew: true,
-                max_hold: None,
-                replicas: Replicas::None,
-            },
+            terms: Terms::renewed(self.core.config.lease, Replicas::None),
             is_fenced: false,
             wait,
         };

@@ -2,17 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use leasehold_cluster::{Evaluated, ScriptCall};
-use leasehold_resp as resp;
+use std::time::Duration;
 
 use crate::engine::conversion::Conversion;
+use crate::engine::force::force;
 use crate::engine::handle::Handle;
 use crate::engine::hold::OwnerHolds;
-use crate::engine::release;
+use crate::engine::operation::ask;
 use crate::engine::request::{Request, Wait};
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::Error;
 use crate::guard::{Guard, guard_methods};
 use crate::options::Terms;
 use crate::protocol::Protocol;
@@ -183,20 +181,21 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoExpiry`] if it has no expiry, [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a
-    /// server.
+    /// [`ErrorKind::NoExpiry`](crate::ErrorKind::NoExpiry) if it has no expiry,
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock; and those of asking a server.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
     pub async fn remaining(&self) -> Result<Option<Duration>, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let call = remaining(&self.name);
-        let evaluated = self.eval(&call.slices().call(), Error::from_read).await?;
-        match evaluated.value.as_int() {
+        let call = call.slices();
+        let reply = ask(&self.context, &self.name, &call.call()).await?;
+        match reply.as_int() {
             Some(-1) => Err(self.error(Error::no_expiry())),
             Some(left) => Ok(u64::try_from(left).ok().map(Duration::from_millis)),
-            None => Err(self.error(Error::unexpected(&evaluated.value))),
+            None => Err(self.error(Error::unexpected(&reply))),
         }
     }
 
@@ -205,21 +204,20 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongType`] if the key is not a lock; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock; and those of asking a server.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         let (all, holders) = (inspect(&self.name), inspect_single_key(&self.name));
         let (all, holders) = (all.slices(), holders.slices());
         let holders = holders.call();
         // While the slot of the lock is migrating, or without rights to the line, nobody can tell who is in it.
         let call = all.call().with_fallback(&holders);
-        let evaluated = self.eval(&call, Error::from_read).await?;
-        read_inspect(&evaluated.value)
-            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
+        let reply = ask(&self.context, &self.name, &call).await?;
+        read_inspect(&reply).ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
     /// Removes the lock from all of its holders, readers or writer. Those in this process lose it at once, others at their next
@@ -227,41 +225,16 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongType`] if the key is not a lock, nothing is deleted then; [`ErrorKind::Unknown`] if the lock is
-    /// free but an attempt without an answer may have been what freed it; and those of asking a server.
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock, nothing is deleted then;
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) if the lock is free but an attempt without an answer may have been what
+    /// freed it; and those of asking a server.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.check()?;
-        let context = &self.context;
-        let id = context.hold(0);
-        let end = release::end(
-            &context.registry,
-            &context.client,
-            (&self.name, &id, context.config.lease),
-        );
-        let (call, single_key) = (force_unlock(&end), force_unlock_single_key(&end));
-        // Granted before the request is sent, so gone when it is answered.
-        let registry = &context.registry;
-        let holds = registry.table.holds(&self.name);
-        let (slices, single_key) = (call.slices(), single_key.slices());
-        let single_key = single_key.call();
-        let call = slices.call().with_fallback(&single_key);
-        let evaluated = self.eval(&call, Error::from_client).await?;
-        for hold in holds {
-            release::lose(registry, &hold, LostReason::Stolen);
-        }
-        match evaluated.value.as_int() {
-            Some(1) => Ok(true),
-            Some(_) if evaluated.repeated => Err(self.error(Error::new(
-                ErrorKind::Unknown,
-                "the lock is free, but an attempt without an answer may have been what freed it",
-            ))),
-            Some(_) => Ok(false),
-            None => Err(self.error(Error::unexpected(&evaluated.value))),
-        }
+        let (context, name) = (&self.context, &self.name);
+        force(context, name, force_unlock, force_unlock_single_key).await
     }
 
     fn request(&self, protocol: &'static Protocol, wait: Wait) -> Request {
@@ -272,32 +245,10 @@ impl RwLock {
             name: Arc::clone(&self.name),
             permits: Permits::NONE,
             owner: self.owner.clone(),
-            terms: Terms {
-                lease: config.lease,
-                renew: true,
-                max_hold: None,
-                replicas: config.replicas,
-            },
+            terms: Terms::renewed(config.lease, config.replicas),
             wait,
             polling: None,
         }
-    }
-
-    /// Runs a script within the command timeout.
-    async fn eval(
-        &self,
-        call: &ScriptCall<'_>,
-        to_error: fn(resp::Error) -> Error,
-    ) -> Result<Evaluated, Error> {
-        let context = &self.context;
-        let deadline = Instant::now() + context.config.command_timeout;
-        let evaluated = context.client.eval(call, deadline).await;
-        evaluated.map_err(|error| self.error(to_error(error)))
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let checked = self.context.check_name(&self.name);
-        checked.map_err(|error| self.error(error))
     }
 
     fn error(&self, error: Error) -> Error {
@@ -331,7 +282,8 @@ impl ReadGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the lock was lost before; and those of an [`Acquire`]. The lock is released then.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before; and those of an [`Acquire`]. The lock is released
+    /// then.
     ///
     /// # Cancel safety
     ///
@@ -358,7 +310,8 @@ impl WriteGuard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if the lock was lost before; and those of an [`Acquire`]. The lock is released then.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before; and those of an [`Acquire`]. The lock is released
+    /// then.
     ///
     /// # Cancel safety
     ///

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::counting::CountingSemaphore;
 use super::permit::Permit;
 use crate::engine::handle::Handle;
-use crate::engine::operation::apply;
+use crate::engine::operation::{apply, ask};
 use crate::engine::request::{Request, Wait};
 use crate::error::Error;
 use crate::options::{Interop, Terms};
@@ -201,7 +201,7 @@ impl Semaphore {
     ///
     /// Dropping the future does not take back what was sent. It may be repeated.
     pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
-        self.check()?;
+        self.context.check_name(&self.name)?;
         if let Some(bad) = bad_capacity(permits) {
             return Err(self.error(Error::bad_permits(bad)));
         }
@@ -246,35 +246,22 @@ impl Semaphore {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.check()?;
-        let context = &self.context;
-        let deadline = Instant::now() + context.config.command_timeout;
+        self.context.check_name(&self.name)?;
         let (all, holders) = (inspect(&self.name, true), inspect(&self.name, false));
         let (all, holders) = (all.slices(), holders.slices());
         let holders = holders.call();
         // While the slot is migrating, or without rights to the line, nobody can tell who is in it.
         let call = all.call().with_fallback(&holders);
-        let evaluated = context
-            .client
-            .eval(&call, deadline)
-            .await
-            .map_err(|error| self.error(Error::from_read(error)))?;
-        read_inspect(&evaluated.value, context.id())
-            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
+        let reply = ask(&self.context, &self.name, &call).await?;
+        read_inspect(&reply, self.context.id()).ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
     async fn count(&self) -> Result<Counted, Error> {
-        self.check()?;
-        let context = &self.context;
-        let deadline = Instant::now() + context.config.command_timeout;
+        self.context.check_name(&self.name)?;
         let call = available(&self.name, self.capacity.load(Ordering::Acquire));
-        let evaluated = context
-            .client
-            .eval(&call.slices().call(), deadline)
-            .await
-            .map_err(|error| self.error(Error::from_read(error)))?;
-        read_available(&evaluated.value)
-            .ok_or_else(|| self.error(Error::unexpected(&evaluated.value)))
+        let call = call.slices();
+        let reply = ask(&self.context, &self.name, &call.call()).await?;
+        read_available(&reply).ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
     fn request(&self, permits: u32, wait: Wait) -> Request {
@@ -285,20 +272,10 @@ impl Semaphore {
             name: Arc::clone(&self.name),
             permits: Permits::of(permits, self.capacity.load(Ordering::Acquire)),
             owner: None,
-            terms: Terms {
-                lease: config.lease,
-                renew: true,
-                max_hold: None,
-                replicas: config.replicas,
-            },
+            terms: Terms::renewed(config.lease, config.replicas),
             wait,
             polling: None,
         }
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        let checked = self.context.check_name(&self.name);
-        checked.map_err(|error| self.error(error))
     }
 
     fn error(&self, error: Error) -> Error {
