@@ -360,12 +360,12 @@ impl Connection {
                 }
                 Err(_) => {
                     self.start();
-                    if tokio::time::timeout_at(deadline.into(), changed)
-                        .await
-                        .is_err()
-                    {
+                    let changed = tokio::time::timeout_at(deadline.into(), changed).await;
+                    if changed.is_err() || deadline <= Instant::now() {
                         return self.down_for();
                     }
+                    // A runtime that is shutting down drops each driver as soon as it is spawned, and waits for this poll.
+                    tokio::task::yield_now().await;
                 }
             }
         }

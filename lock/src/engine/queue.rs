@@ -112,8 +112,12 @@ impl Place {
                     Position::Failed(error) => return Poll::Ready(Err(error)),
                     Position::Closed => return Poll::Ready(Err(Error::closed())),
                     Position::Queued => None,
-                    // Released, but still in the table: its removal wakes this waiter.
-                    Position::Nested(hold) if hold.state().is_released() => None,
+                    // Released, but still in the table: its removal wakes this waiter, behind the release or with the hold.
+                    Position::Nested(hold) | Position::Behind(hold)
+                        if hold.state().is_released() =>
+                    {
+                        None
+                    }
                     Position::Nested(hold) => return Poll::Ready(Ok(Turn::Nested(hold))),
                     Position::Behind(hold) => {
                         // A guard that outlives its lease keeps no waiter back.

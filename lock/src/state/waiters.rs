@@ -329,8 +329,8 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
     }
 
     /// The hold with this number ends, and is passed on to the head as what it has at the server: `line` changes that. Returns
-    /// `None`, and changes nothing, if nobody waits here, or for an owner, whose holds are known by their ids, or they have
-    /// something there already.
+    /// `None`, and changes nothing, if the head has taken it out of the way already and asks the server, or nobody waits here,
+    /// or for an owner, whose holds are known by their ids, or they have something there already.
     pub(crate) fn pass(
         &mut self,
         name: &Arc<Name>,
@@ -339,7 +339,8 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
     ) -> Option<After<L>> {
         let entry = self.entries.get_mut(name)?;
         let head = entry.head.as_ref()?;
-        if head.claim.owner.is_some() || !line(&mut entry.line) {
+        let is_fit = entry.held.contains(number) && head.claim.owner.is_none();
+        if !is_fit || !line(&mut entry.line) {
             return None;
         }
         entry.held.remove(number);

@@ -81,6 +81,7 @@ mod semaphore_faults;
 mod semaphore_model;
 mod semaphore_redisson;
 mod semaphore_scripts;
+mod several_threads;
 mod shard;
 mod slot_moves;
 mod support;

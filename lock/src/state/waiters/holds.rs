@@ -44,6 +44,11 @@ impl<H> Holds<H> {
         self.more.remove(&number).is_some()
     }
 
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let first = self.first.as_ref();
+        first.is_some_and(|held| held.number == number) || self.more.contains_key(&number)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Held<H>> {
         self.first.iter().chain(self.more.values())
     }

@@ -117,6 +117,22 @@ fn a_late_end_of_an_old_hold_does_not_free_the_new_one() {
     assert!(table.entries.is_empty());
 }
 
+/// The head asks the server then, and would overwrite what it was passed.
+#[test]
+fn a_hold_that_the_head_took_out_of_the_way_is_not_passed_on() {
+    let mut table = Table::new();
+    let a = name("a");
+    let first = table.enter(&a, claim(None)).unwrap();
+    table.grant(&a, first, held(1, None)).unwrap().run();
+    let second = table.enter(&a, claim(None)).unwrap();
+    assert_eq!(look(&mut table, &a, second), Position::Behind(1));
+    table.end(&a, 1).run();
+    assert!(table.pass(&a, 1, |_| panic!("it is gone")).is_none());
+    table.grant(&a, second, held(2, None)).unwrap().run();
+    table.enter(&a, claim(None)).unwrap();
+    assert!(table.pass(&a, 2, |_| true).is_some());
+}
+
 #[test]
 fn waiters_who_vanish_from_the_middle_lose_nobody_elses_turn() {
     let (mut table, a) = (Table::new(), name("a"));
