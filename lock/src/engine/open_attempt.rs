@@ -96,9 +96,7 @@ impl<'a> OpenAttempt<'a> {
 
     /// The place and the ticket become `hold`.
     pub(super) fn grant(&mut self, place: &mut Place, hold: &Arc<Hold>) -> Result<(), Closed> {
-        // First, so that the next head does not inherit it.
-        self.leave_line();
-        place.grant(hold)?;
+        place.grant(hold, self.ticket.is_some())?;
         self.unfinished = None;
         Ok(())
     }

@@ -190,12 +190,12 @@ impl Place {
         table.fail(&self.name, replicas, error);
     }
 
-    /// The lock was granted: the place becomes `hold`, and the next waiter here the head.
-    pub(crate) fn grant(&mut self, hold: &Arc<Hold>) -> Result<(), Closed> {
+    /// The lock was granted, with `from_line` to the ticket in line: the place becomes `hold`, and the next waiter here the head.
+    pub(crate) fn grant(&mut self, hold: &Arc<Hold>, from_line: bool) -> Result<(), Closed> {
         let Some(number) = self.number else {
             return Err(Closed);
         };
-        self.context.registry.table.grant(number, hold)?;
+        self.context.registry.table.grant(number, hold, from_line)?;
         self.number = None;
         Ok(())
     }

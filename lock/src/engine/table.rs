@@ -65,10 +65,21 @@ impl Table {
         lock(&self.waiters).position(name, place, waker)
     }
 
-    /// The waiter with this place has `hold` now.
-    pub(crate) fn grant(&self, place: u64, hold: &Arc<Hold>) -> Result<(), Closed> {
-        let after = lock(&self.waiters).grant(&hold.name, place, held(hold))?;
-        after.run();
+    /// The waiter with this place has `hold` now; with `from_line` it was the ticket of this name, which is taken away from those
+    /// who wait here. Both at once: a message that comes in between would be of a grant for nobody.
+    pub(crate) fn grant(
+        &self,
+        place: u64,
+        hold: &Arc<Hold>,
+        from_line: bool,
+    ) -> Result<(), Closed> {
+        let mut waiters = lock(&self.waiters);
+        // First, so that the next head does not inherit it.
+        let standing = from_line.then(|| unstand(&mut waiters, &hold.name));
+        let after = waiters.grant(&hold.name, place, held(hold));
+        drop(waiters);
+        drop(standing);
+        after?.run();
         Ok(())
     }
 
@@ -151,10 +162,7 @@ impl Table {
 
     /// Takes the ticket of this name away from those who wait here.
     pub(crate) fn take_standing(&self, name: &Arc<Name>) -> Option<Box<Standing>> {
-        let mut waiters = lock(&self.waiters);
-        let standing = waiters.line(name)?.standing.take()?;
-        waiters.unstand(standing.ticket.id().number());
-        Some(standing)
+        unstand(&mut lock(&self.waiters), name)
     }
 
     /// Keeps the subscription to the grants of a line that nobody waits in for a while. That to Redisson's releases ends: the
@@ -380,11 +388,14 @@ impl Table {
 
     /// The numbers of the holds of this name, and of one that is being passed on.
     pub(crate) fn numbers(&self, name: &Arc<Name>) -> Vec<u64> {
-        let held = self.holds(name).into_iter().map(|hold| hold.id.number());
-        let passed = self.with_standing(name, |standing| {
-            standing.passed.map(|_| standing.ticket.id().number())
-        });
-        held.chain(passed.flatten()).collect()
+        let mut waiters = lock(&self.waiters);
+        let holds = waiters.holds(name);
+        let standing = waiters.line(name).and_then(|line| line.standing.as_ref());
+        let passed = standing.filter(|standing| standing.passed.is_some());
+        let passed = passed.map(|standing| standing.ticket.id().number());
+        drop(waiters);
+        let held = holds.iter().map(|hold| hold.id.number());
+        held.chain(passed).collect()
     }
 
     /// A hold that is being passed on and has one of these `numbers` is gone from the server.
@@ -398,9 +409,12 @@ impl Table {
 
     /// Whether a hold of this process, or one that is being passed on here, has this number.
     pub(crate) fn is_of(&self, name: &Arc<Name>, number: u64) -> bool {
-        let is_held = |hold: &Arc<Hold>| hold.id.number() == number;
-        let is_passed = |standing: &mut Standing| standing.ticket.id().number() == number;
-        self.holds(name).iter().any(is_held) || self.with_standing(name, is_passed) == Some(true)
+        let mut waiters = lock(&self.waiters);
+        let holds = waiters.holds(name);
+        let standing = waiters.line(name).and_then(|line| line.standing.as_ref());
+        let is_passed = standing.is_some_and(|standing| standing.ticket.id().number() == number);
+        drop(waiters);
+        is_passed || holds.iter().any(|hold| hold.id.number() == number)
     }
 
     /// The subscription to grants was confirmed over `source`: grants before it were not heard, nor writers that wait.
@@ -427,6 +441,16 @@ impl Table {
         remains.wakers.drain(..).for_each(Waker::wake);
         remains
     }
+}
+
+/// Takes the ticket of this name away from those who wait here.
+fn unstand(
+    waiters: &mut Waiters<Arc<Hold>, Line, Error>,
+    name: &Arc<Name>,
+) -> Option<Box<Standing>> {
+    let standing = waiters.line(name)?.standing.take()?;
+    waiters.unstand(standing.ticket.id().number());
+    Some(standing)
 }
 
 fn held(hold: &Arc<Hold>) -> Held<Arc<Hold>> {

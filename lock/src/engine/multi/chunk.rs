@@ -401,7 +401,7 @@ impl<'a> Open<'a> {
         let mut taken = Taken::none(self.request);
         for ((at, place), hold) in parts.iter_mut().zip(holds) {
             hold.keep(Arc::<Context>::clone(context));
-            if let Err(closed) = place.grant(&hold) {
+            if let Err(closed) = place.grant(&hold, false) {
                 return Err(closed.into());
             }
             taken.holds.push((*at, hold));
