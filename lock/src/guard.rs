@@ -165,6 +165,26 @@ impl Guard {
         .await
     }
 
+    /// Leaves the lock held without a guard, and returns the id by which [`Mutex::detached`](crate::Mutex::detached) finds it, in
+    /// any process. It is not renewed any more: the server keeps it for what is left of its lease, which is a second at most where
+    /// it was waited for and no renewal has been confirmed since; see [`DetachedHold::extend`](crate::DetachedHold::extend).
+    ///
+    /// For a [`Mutex`](crate::Mutex); other primitives find nothing by the id.
+    ///
+    /// # Errors
+    ///
+    /// The guard, as it was: the lease is over, or other guards of an [`Owner`](crate::Owner) share the hold and will release it.
+    pub fn detach(mut self) -> Result<String, Self> {
+        let is_alone = self.hold.state().seal();
+        if !is_alone || !self.is_held() {
+            self.hold.state().unseal();
+            return Err(self);
+        }
+        self.left = true;
+        release::forget_guard(&self.registry, &self.hold, self.permits);
+        Ok(String::from_utf8_lossy(self.hold.id.as_bytes()).into_owned())
+    }
+
     /// How many permits it has.
     pub(crate) const fn permits(&self) -> u32 {
         self.permits

@@ -47,6 +47,7 @@ pub use options::{Interop, Replicas};
 pub use owner::Owner;
 pub use primitives::barrier::{Barrier, BarrierWaitResult};
 pub use primitives::counting::CountingSemaphore;
+pub use primitives::detached::DetachedHold;
 pub use primitives::fair_mutex::FairMutex;
 pub use primitives::latch::Latch;
 pub use primitives::multi::{Multi, MultiAcquire, MultiGuard, TryMultiAcquire};

@@ -13,6 +13,7 @@ use crate::engine::operation::ask;
 use crate::engine::request::{Request, Wait};
 use crate::error::Error;
 use crate::options::{Interop, Terms};
+use crate::primitives::detached::DetachedHold;
 use crate::protocol::call::Call;
 use crate::protocol::mutex::{
     Inspected, MUTEX, force_unlock, force_unlock_single_key, inspect, inspect_all, read_inspect,
@@ -198,6 +199,13 @@ impl Mutex {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         let (script, single_key) = (self.kind.force_unlock, force_unlock_single_key);
         force(&self.context, &self.name, script, single_key).await
+    }
+
+    /// A handle to the hold of this lock with this id, which was [detached](crate::Guard::detach) from its guard, here or in another
+    /// process. Does no I/O; a text that is no hold's id is refused when the hold is asked for.
+    #[must_use]
+    pub fn detached(&self, id: impl Into<String>) -> DetachedHold {
+        DetachedHold::new(&self.context, self.kind.protocol, &self.name, id.into())
     }
 
     pub(super) fn request(&self, wait: Wait) -> Request {

@@ -56,6 +56,20 @@ impl HoldId {
         }
     }
 
+    /// Reads the id of a hold of any client, as [`as_bytes`](Self::as_bytes) writes it.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (client, number) = text.split_once(':')?;
+        let uuid = Uuid::try_parse(client).ok()?;
+        let number = number.parse().ok()?;
+        let mut client = ClientId {
+            text: [0; 36],
+            seed: 0,
+        };
+        uuid.hyphenated().encode_lower(&mut client.text);
+        let id = Self::new(&client, number);
+        (id.as_bytes() == text.as_bytes()).then_some(id)
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.text[..usize::from(self.len)]
     }
@@ -181,6 +195,16 @@ mod tests {
                 format!("{}:{n}", client.as_str()).as_bytes()
             );
             assert_eq!(hold.number(), n);
+            let text = std::str::from_utf8(hold.as_bytes()).unwrap();
+            let read = HoldId::parse(text).expect("it is an id");
+            assert_eq!((read.as_bytes(), read.number()), (text.as_bytes(), n));
+            for other in ["", ":1", &text[1..], &text[..37], &text.to_uppercase()] {
+                assert!(HoldId::parse(other).is_none(), "{other}");
+            }
+            for other in ["+1", "01", " 1", "1:1", "18446744073709551616"] {
+                let other = format!("{}:{other}", client.as_str());
+                assert!(HoldId::parse(&other).is_none(), "{other}");
+            }
         }
         assert_eq!(client.as_str().len(), 36);
     }
