@@ -1,0 +1,41 @@
+//! From the global arguments to the locks.
+
+use std::time::Duration;
+
+use leasehold::{Locks, LocksBuilder};
+
+use crate::args::Global;
+use crate::exit::Failure;
+use crate::output::Output;
+
+/// Connects to the server that the arguments name. `lease` is that of locks which are renewed; 30 s if none is given.
+///
+/// There is no server by default: locks on two servers exclude nobody.
+pub(crate) async fn connect(
+    global: &Global,
+    lease: Option<Duration>,
+    output: &Output,
+) -> Result<Locks, Failure> {
+    let locks = builder(global, lease)?.connect().await?;
+    for warning in locks.warnings() {
+        output.note(&format!("warning: {warning}"));
+    }
+    Ok(locks)
+}
+
+/// The settings of [`connect`].
+fn builder(global: &Global, lease: Option<Duration>) -> Result<LocksBuilder, Failure> {
+    let Some(url) = global.url.as_deref().filter(|url| !url.is_empty()) else {
+        return Err(Failure::usage(
+            "no server: set LEASEHOLD_URL or give --url, for example redis://127.0.0.1:6379",
+        ));
+    };
+    let mut builder = Locks::builder(url).interop(global.interop.into());
+    if let Some(namespace) = &global.namespace {
+        builder = builder.namespace(namespace);
+    }
+    if let Some(lease) = lease {
+        builder = builder.lease(lease);
+    }
+    Ok(builder)
+}
