@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio::net::{TcpStream, tcp};
+#[cfg(unix)]
+use tokio::net::{UnixStream, unix};
 
 use crate::connection::dial::dial;
 use crate::connection::secure::Secure;
@@ -36,6 +38,7 @@ struct Writer(Option<WriteHalf>);
 
 enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
+    #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
 }
 
@@ -66,6 +69,11 @@ impl Socket {
                     writer: SharedWriter::new(WriteHalf::Tcp(writer)),
                 })
             }
+            #[cfg(not(unix))]
+            Address::Unix(_) => Err(crate::error::Misconfigured::new(
+                "this system has no unix sockets: use a host and a port",
+            )),
+            #[cfg(unix)]
             Address::Unix(path) => {
                 let (reader, writer) = UnixStream::connect(path).await?.into_split();
                 Ok(Self::Shared {
@@ -134,7 +142,9 @@ impl Socket {
         let tcp: Option<&TcpStream> = match self {
             Self::Shared { writer, .. } => match writer.half() {
                 Some(WriteHalf::Tcp(half)) => Some(half.as_ref()),
-                Some(WriteHalf::Unix(_)) | None => None,
+                #[cfg(unix)]
+                Some(WriteHalf::Unix(_)) => None,
+                None => None,
             },
             Self::Owned(stream) => tcp_under(&**stream),
         };
@@ -169,6 +179,7 @@ impl SharedWriter {
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.half() {
             Some(WriteHalf::Tcp(half)) => half.try_write(bytes),
+            #[cfg(unix)]
             Some(WriteHalf::Unix(half)) => half.try_write(bytes),
             None => Ok(0),
         }
@@ -181,6 +192,7 @@ impl SharedWriter {
                 let stream: &TcpStream = half.as_ref();
                 stream.poll_write_ready(cx)
             }
+            #[cfg(unix)]
             Some(WriteHalf::Unix(half)) => {
                 let stream: &UnixStream = half.as_ref();
                 stream.poll_write_ready(cx)
@@ -194,6 +206,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         match self.0.take() {
             Some(WriteHalf::Tcp(half)) => half.forget(),
+            #[cfg(unix)]
             Some(WriteHalf::Unix(half)) => half.forget(),
             None => {}
         }
