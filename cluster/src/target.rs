@@ -1,5 +1,6 @@
 //! The target of a URL: a server, a cluster, or a service that sentinels monitor.
 
+use leasehold_resp::endpoint::scheme::{Deployment, Scheme};
 use leasehold_resp::{Endpoint, Error};
 
 /// Where the keys live.
@@ -33,7 +34,8 @@ impl Target {
     ///   if absent; user and password are those of the servers, and `sentinel_user` and `sentinel_password` behind the
     ///   `?` those of the sentinels, if required
     ///
-    /// With `rediss-` instead of `redis-` all connections speak TLS.
+    /// With `rediss-` instead of `redis-` all connections speak TLS. `redis+cluster`, `valkey-cluster`, `valkeys+sentinel` and
+    /// the like mean the same.
     ///
     /// # Errors
     ///
@@ -42,13 +44,11 @@ impl Target {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Endpoint::parse(url).map(Self::Single);
         };
-        let (family, single) = match scheme.to_ascii_lowercase().as_str() {
-            "redis-cluster" => (Family::Cluster, "redis"),
-            "rediss-cluster" => (Family::Cluster, "rediss"),
-            "redis-sentinel" => (Family::Sentinel, "redis"),
-            "rediss-sentinel" => (Family::Sentinel, "rediss"),
-            _ => return Endpoint::parse(url).map(Self::Single),
+        let (family, tls) = match Scheme::parse(scheme) {
+            Some(Scheme { deployment, tls }) => (deployment, tls),
+            None => return Endpoint::parse(url).map(Self::Single),
         };
+        let single = if tls { "rediss" } else { "redis" };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (login, hosts) = match authority.rsplit_once('@') {
@@ -56,10 +56,11 @@ impl Target {
             None => (String::new(), authority),
         };
         match family {
-            Family::Cluster => Ok(Self::Cluster {
+            Deployment::Cluster => Ok(Self::Cluster {
                 seeds: endpoints(single, &login, hosts, 6379, path, query)?,
             }),
-            Family::Sentinel => sentinel(single, &login, hosts, path, query),
+            Deployment::Sentinel => sentinel(single, &login, hosts, path, query),
+            Deployment::Server | Deployment::Socket => Endpoint::parse(url).map(Self::Single),
         }
     }
 
@@ -90,11 +91,6 @@ impl From<Endpoint> for Target {
     fn from(endpoint: Endpoint) -> Self {
         Self::Single(endpoint)
     }
-}
-
-enum Family {
-    Cluster,
-    Sentinel,
 }
 
 fn sentinel(

@@ -8,6 +8,8 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::protocol::classify::ServerError;
 
+#[doc(hidden)]
+pub mod scheme;
 mod url;
 
 /// Where a server listens.
@@ -110,7 +112,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads `redis://`, `rediss://` or `unix://`.
+    /// Reads `redis://`, `rediss://` or `unix://`; `valkey://`, `valkeys://` and `redis+unix://` mean the same.
     ///
     /// - `redis://[[user][:password]@]host[:port][/database]`, port 6379 and database 0 if absent, an IPv6 address in
     ///   brackets; `rediss://` is the same over TLS

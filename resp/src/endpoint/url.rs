@@ -10,6 +10,7 @@
     clippy::arithmetic_side_effects
 )]
 
+use super::scheme::{Deployment, Scheme, meant, nearest};
 use super::{Address, Endpoint};
 
 const DEFAULT_PORT: u16 = 6379;
@@ -19,17 +20,22 @@ const DEFAULT_PORT: u16 = 6379;
 pub(super) enum Problem {
     #[error("the server's URL has no scheme; write redis://host:port")]
     NoScheme,
-    /// A scheme of another kind of server, or of something else altogether.
+    /// The scheme of several servers.
     #[error("'{0}://' is not the scheme of a single server; redis://, rediss:// and unix:// are")]
+    NotSingle(String),
+    /// A scheme that is none.
+    #[error("'{0}://' is not a scheme that is understood; {advice}", advice = scheme_advice(.0))]
     Scheme(String),
     /// A part that is there but wrong: which, and what it should be.
     #[error("in the server's URL, {0}")]
     Part(&'static str),
-    /// Not quoted: it may be the rest of a password.
+    /// Not quoted: it may be the rest of a password. With what is meant by it, if that is known.
     #[error(
-        "the server's URL has an unknown parameter; client_name, db, user and password are known"
+        "the server's URL has an unknown parameter; client_name, db, user and password are known{}{}",
+        if .0.is_empty() { "" } else { ": " },
+        .0
     )]
-    Parameter,
+    Parameter(&'static str),
     /// A part that is given in two places.
     #[error("the server's URL has more than one {0}")]
     Twice(&'static str),
@@ -41,15 +47,16 @@ pub(super) fn parse(url: &str) -> Result<Endpoint, Problem> {
         return Err(Problem::Part("a '#' must be written as %23"));
     }
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let mut endpoint = match scheme.to_ascii_lowercase().as_str() {
-        "redis" => tcp(rest)?,
-        "rediss" => Endpoint {
-            tls: true,
-            ..tcp(rest)?
+    let mut endpoint = match Scheme::parse(scheme) {
+        Some(Scheme { deployment, tls }) => match deployment {
+            Deployment::Server => Endpoint { tls, ..tcp(rest)? },
+            Deployment::Socket => unix(rest)?,
+            Deployment::Cluster | Deployment::Sentinel => {
+                return Err(Problem::NotSingle(scheme.to_ascii_lowercase()));
+            }
         },
-        "unix" => unix(rest)?,
-        other if is_scheme(other) => return Err(Problem::Scheme(other.to_owned())),
-        _ => return Err(Problem::NoScheme),
+        None if is_scheme(scheme) => return Err(Problem::Scheme(scheme.to_ascii_lowercase())),
+        None => return Err(Problem::NoScheme),
     };
     parameters(&mut endpoint, query)?;
     if endpoint.user.is_some() && endpoint.password.is_none() {
@@ -121,8 +128,14 @@ fn host_and_port(place: &str) -> Result<(String, u16), Problem> {
     if host.is_empty() {
         return Err(Problem::Part("the host is missing"));
     }
+    if host.contains(',') {
+        return Err(Problem::Part(
+            "the host must be one name or address: several are for redis-cluster://host,host and \
+             redis-sentinel://host,host/service",
+        ));
+    }
     if host.contains(|c: char| {
-        c.is_whitespace() || c.is_control() || matches!(c, ',' | '[' | ']' | '%' | '\\')
+        c.is_whitespace() || c.is_control() || matches!(c, '[' | ']' | '%' | '\\')
     }) {
         return Err(Problem::Part("the host must be one name or address"));
     }
@@ -158,7 +171,7 @@ fn parameters(endpoint: &mut Endpoint, query: &str) -> Result<(), Problem> {
                 endpoint.database = database(value)?;
                 has_database = true;
             }
-            _ => return Err(Problem::Parameter),
+            other => return Err(Problem::Parameter(parameter_advice(other))),
         }
     }
     Ok(())
@@ -175,6 +188,47 @@ fn set(place: &mut Option<String>, value: String, name: &'static str) -> Result<
 
 fn database(text: &str) -> Result<u32, Problem> {
     number(text).ok_or(Problem::Part("the database must be a number"))
+}
+
+/// What to write instead of a scheme that is none.
+fn scheme_advice(scheme: &str) -> String {
+    match meant(scheme) {
+        Some(meant) => format!("write {meant}://"),
+        None => {
+            "redis://, rediss:// (with TLS), unix://, redis-cluster:// and redis-sentinel:// are"
+                .into()
+        }
+    }
+}
+
+/// What is meant by a parameter that is unknown. It says nothing of one that may be the rest of a password.
+fn parameter_advice(name: &str) -> &'static str {
+    match name.to_ascii_lowercase().as_str() {
+        "username" => "write `user`",
+        "pass" | "pwd" | "auth" => "write `password`",
+        "database" | "database_id" => "write `db`",
+        "name" | "clientname" | "client-name" => "write `client_name`",
+        "timeout"
+        | "socket_timeout"
+        | "connect_timeout"
+        | "socket_connect_timeout"
+        | "command_timeout" => "timeouts are set in the program",
+        "protocol" | "version" => "leave the protocol out, it is always RESP3",
+        "ssl" | "tls" => "TLS is asked for with rediss://",
+        name if name.starts_with("ssl_") || name.starts_with("tls_") || name == "insecure" => {
+            "what TLS trusts is set in the program"
+        }
+        name if name.starts_with("sentinel") || name == "master_name" => {
+            "for sentinels write redis-sentinel://host,host/service"
+        }
+        name => match nearest(name, &["client_name", "db", "user", "password"]) {
+            Some("client_name") => "write `client_name`",
+            Some("db") => "write `db`",
+            Some("user") => "write `user`",
+            Some(_) => "write `password`",
+            None => "",
+        },
+    }
 }
 
 /// Whether it looks like a scheme, so that a message may show it.
