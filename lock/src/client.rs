@@ -11,6 +11,7 @@ use leasehold_resp::tls::TlsConfig;
 use crate::engine::context::{Config, Context};
 use crate::engine::grants;
 use crate::engine::handle::Handle;
+use crate::engine::presence::Presence;
 use crate::engine::registry::Registry;
 use crate::engine::release;
 use crate::engine::renewal::worker;
@@ -25,6 +26,8 @@ use crate::primitives::mutex::Mutex;
 use crate::primitives::plain_mutex::PlainMutex;
 use crate::primitives::rw_lock::RwLock;
 use crate::primitives::semaphore::Semaphore;
+use crate::process::{Process, name_connections};
+use crate::protocol::process;
 use crate::state::deadline::is_good_lease;
 use crate::state::id::ClientId;
 use crate::state::names::is_good_namespace;
@@ -55,6 +58,8 @@ pub struct Locks {
 pub struct LocksBuilder {
     url: String,
     config: Config,
+    /// Name and version.
+    application: Option<(String, String)>,
     connect_timeout: Option<Duration>,
     command_timeout: Option<Duration>,
     #[cfg(feature = "tls")]
@@ -83,15 +88,25 @@ impl Locks {
     ///   with `?sentinel_user=…&sentinel_password=…` if the sentinels require them
     ///
     /// and the same with TLS, which needs the feature `tls`: `rediss://`, `rediss-cluster://`, `rediss-sentinel://`.
+    ///
+    /// `CLIENT LIST` shows the connections as `leasehold:<host>:<pid>`, unless the URL ends in `?client_name=…`; those for
+    /// renewals have `:renewal` behind the name.
     pub fn builder(url: impl Into<String>) -> LocksBuilder {
         LocksBuilder::new(url.into())
     }
 
     /// The locks on `client`, which is connected to `target`.
-    fn over(client: Client, target: Target, config: Config, warnings: Vec<Warning>) -> Self {
+    fn over(client: Client, settings: Settings, warnings: Vec<Warning>) -> Self {
+        let Settings {
+            target,
+            config,
+            process,
+        } = settings;
         let id = ClientId::random();
         let spawn = worker::spawner(target, config.lease);
-        let registry = Registry::new(id.seed().rotate_left(32), config.interop, spawn);
+        let presence = Presence::new(id.as_str(), process);
+        let seed = id.seed().rotate_left(32);
+        let registry = Registry::new(seed, config.interop, presence, spawn);
         Self {
             context: Handle::new(Context::new(client, registry, config, id)),
             warnings: warnings.into(),
@@ -195,6 +210,46 @@ impl Locks {
         self.context.id()
     }
 
+    /// The process that a client id belongs to: that of a [`Holder`](crate::Holder), a [`Waiter`](crate::Waiter), or other
+    /// [`Locks`](Self::client_id). `None` if it is not known.
+    ///
+    /// A process with a lock, or one that waits for it, has an entry on the server: the key `lockp:<client id>`, without the
+    /// namespace, a hash with the fields `host`, `pid`, `app`, `version` and `since` (in milliseconds since 1970). It is
+    /// written behind the answer to the first lock, lasts for 90 seconds, or as long as the longest lease that was taken, is
+    /// refreshed every 30 while anything is held or waited for, and removed by [`shutdown`](Self::shutdown). So it outlives a
+    /// crash by as much as the lock may. Redisson writes none, nor does a user without the right to `~lockp:*`, which is found
+    /// out once and costs nothing else.
+    ///
+    /// # Errors
+    ///
+    /// Those of asking a server; [`ErrorKind::Denied`] for a user without `~lockp:*` or `+hmget`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+    /// for waiter in locks.mutex("order:42").inspect().await?.waiters() {
+    ///     if let Some(process) = locks.process_of(waiter.client()).await? {
+    ///         println!("{} waits, {}", process.host(), process.application());
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn process_of(&self, client_id: impl AsRef<str>) -> Result<Option<Process>, Error> {
+        let context = &self.context;
+        context.check()?;
+        let Some((key, command)) = process::ask(client_id.as_ref()) else {
+            return Ok(None);
+        };
+        let reply = context.client.call(key.as_bytes(), &command).await;
+        let node = context.client.node(key.as_bytes());
+        let reply = reply.map_err(|error| Error::from_read(error).about(&key, &node))?;
+        Ok(process::read(&reply))
+    }
+
     /// Settings of the servers with which locks promise less than they should, as far as this user may ask for them. Empty
     /// if all is well.
     ///
@@ -231,6 +286,7 @@ impl Locks {
             return context.check();
         }
         context.set_closed();
+        context.registry.presence.close();
         let remains = context.registry.table.close();
         for (name, line) in remains.lines {
             grants::abandon(context, &name, line);
@@ -244,10 +300,20 @@ impl Locks {
         let time = context.config.command_timeout * 2;
         let work = &context.registry.work;
         let finished = tokio::time::timeout(time, work.all_finished()).await;
+        if finished.is_ok() {
+            context.registry.presence.remove(&context.client).await;
+        }
         context.client.close();
         work.close();
         finished.map_err(|_| Error::new(ErrorKind::Unavailable, "not every release was answered"))
     }
+}
+
+/// Settings that can be used.
+struct Settings {
+    target: Target,
+    config: Config,
+    process: Process,
 }
 
 impl fmt::Debug for Locks {
@@ -269,6 +335,7 @@ impl LocksBuilder {
         Self {
             url,
             config,
+            application: None,
             connect_timeout: None,
             command_timeout: None,
             #[cfg(feature = "tls")]
@@ -287,6 +354,23 @@ impl LocksBuilder {
     /// time others wait for a lock whose holder died.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease;
+        self
+    }
+
+    /// The name and version of this application, which others see who ask for the [process](Locks::process_of) of a holder:
+    /// the name 1 to 256 bytes, the version at most 256. By default the name of the program, and no version.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379")
+    ///     .application(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn application(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
+        self.application = Some((name.into(), version.into()));
         self
     }
 
@@ -344,20 +428,22 @@ impl LocksBuilder {
     ///
     /// Cancel safe: dropping the future closes the connection.
     pub async fn connect(self) -> Result<Locks, Error> {
-        let (target, config) = self.settled()?;
-        let client = Client::connect(target.clone())
+        let settings = self.settled()?;
+        let client = Client::connect(settings.target.clone())
             .await
             .map_err(Error::from_read)?;
+        let config = &settings.config;
         let confirmed = config.replicas.quorum().map(|_| config.lease);
         let warnings = warning::of_servers(&client, confirmed).await;
-        Ok(Locks::over(client, target, config, warnings))
+        Ok(Locks::over(client, settings, warnings))
     }
 
-    /// The target and the settings, if all of them can be used.
-    fn settled(self) -> Result<(Target, Config), Error> {
+    /// The settings, if all of them can be used.
+    fn settled(self) -> Result<Settings, Error> {
         let Self {
             url,
             mut config,
+            application,
             connect_timeout,
             command_timeout,
             ..
@@ -397,7 +483,17 @@ impl LocksBuilder {
                 .into_iter()
                 .for_each(|server| server.ask_server = leasehold_resp::AskServer::Required);
         }
-        Ok((target, config))
+        name_connections(&mut target);
+        let mut process = Process::here();
+        if let Some((name, version)) = application {
+            (process.application, process.version) = (name, version);
+        }
+        process.check()?;
+        Ok(Settings {
+            target,
+            config,
+            process,
+        })
     }
 }
 

@@ -18,6 +18,7 @@ mod open_attempt;
 pub(crate) mod operation;
 mod parked;
 pub(crate) mod party;
+pub(crate) mod presence;
 mod queue;
 mod readers;
 pub(crate) mod redlock;

@@ -32,6 +32,7 @@ pub mod guides;
 mod options;
 mod owner;
 mod primitives;
+mod process;
 mod protocol;
 mod request;
 mod state;
@@ -59,6 +60,7 @@ pub use primitives::redlock::{
 };
 pub use primitives::rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use primitives::semaphore::Semaphore;
+pub use process::Process;
 pub use request::{Acquire, TryAcquire};
 pub use state::backoff::Backoff;
 pub use state::inspection::{Holder, Inspection, Waiter};

@@ -16,6 +16,7 @@ pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod permits;
 pub(crate) mod plain;
+pub(crate) mod process;
 pub(crate) mod read_write;
 pub(crate) mod redlock;
 pub(crate) mod semaphore;

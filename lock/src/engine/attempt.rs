@@ -137,6 +137,7 @@ fn answered(
                 was_lost = ticket.placed(placed, reply.sent(), source, now, jitter);
             });
             note_rank(request, was_lost);
+            context.registry.note_use(&context.client, Duration::ZERO);
             if let Some(run) = placed.run
                 && request.polling.is_none()
             {
@@ -323,6 +324,8 @@ fn begin(
     if hold.needs_renewal() {
         context.registry.work.renew(hold);
     }
+    let lease = hold.state().lease();
+    context.registry.note_use(&context.client, lease);
     Ok(())
 }
 

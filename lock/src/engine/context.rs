@@ -208,6 +208,7 @@ impl Drop for Context {
         if self.registry.home.is_elsewhere() {
             return;
         }
+        self.registry.presence.close();
         self.registry.work.close();
     }
 }

@@ -3,8 +3,12 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_cluster::Client;
 
 use super::home::Home;
+use super::presence::Presence;
 use super::table::Table;
 use super::work_queue::WorkQueue;
 use crate::error::{Error, ErrorKind};
@@ -19,19 +23,47 @@ pub(crate) struct Registry {
     /// The process whose locks these are.
     pub(crate) home: Home,
     pub(crate) interop: Interop,
+    /// The entry of this process on the server.
+    pub(crate) presence: Presence,
     spawn: SpawnWorker,
 }
 
 impl Registry {
     /// An empty registry. `spawn` starts the worker when there is work for it.
-    pub(crate) fn new(seed: u64, interop: Interop, spawn: SpawnWorker) -> Arc<Self> {
+    pub(crate) fn new(
+        seed: u64,
+        interop: Interop,
+        presence: Presence,
+        spawn: SpawnWorker,
+    ) -> Arc<Self> {
         Arc::new(Self {
             table: Table::new(),
             work: WorkQueue::new(seed),
             home: Home::here(),
             interop,
+            presence,
             spawn,
         })
+    }
+
+    /// Something was taken for this long, or is waited for: others shall find out by whom.
+    pub(crate) fn note_use(self: &Arc<Self>, client: &Client, lease: Duration) {
+        let Some(submitted) = self.presence.used(client, lease) else {
+            return;
+        };
+        let this = Arc::clone(self);
+        submitted.detach(move |outcome| {
+            if this.presence.settle(&outcome) {
+                this.work.wake();
+                // Without a thread they do not find out, and that is all.
+                let _ = this.start_worker();
+            }
+        });
+    }
+
+    /// Whether anything is held or waited for.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.table.is_busy() || self.presence.is_watching()
     }
 
     /// Starts the renewal worker, unless it runs.

@@ -145,6 +145,7 @@ impl<'a, V: View> Watcher<'a, V> {
             (number, shared.watch.begun())
         };
         drop(state);
+        context.registry.presence.watch();
         Ok(Self {
             context,
             signals,
@@ -264,7 +265,12 @@ impl<'a, V: View> Watcher<'a, V> {
                             }
                         }
                     };
+                    let is_seen = seen.is_ok();
                     looking.end(number, seen, self.context.jitter.below(JITTER));
+                    if is_seen {
+                        let context = self.context;
+                        context.registry.note_use(&context.client, Duration::ZERO);
+                    }
                 }
             }
         }
@@ -329,6 +335,7 @@ impl<V: View> Drop for Watcher<'_, V> {
         if self.context.registry.home.is_elsewhere() {
             return;
         }
+        self.context.registry.presence.unwatch();
         let mut state = lock(&(self.signals)(self.context).state);
         let mut shared = lock(&self.signal.state);
         let entry = shared.watchers.remove(&self.number);

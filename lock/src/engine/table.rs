@@ -119,6 +119,11 @@ impl Table {
         }
     }
 
+    /// Whether anything is held or wanted.
+    pub(crate) fn is_busy(&self) -> bool {
+        !lock(&self.waiters).is_empty()
+    }
+
     /// See [`Waiters::all_holds`].
     pub(crate) fn all_holds(&self) -> Vec<Arc<Hold>> {
         lock(&self.waiters).all_holds()

@@ -187,6 +187,11 @@ impl WorkQueue {
         self.changed.notify_one();
     }
 
+    /// There is something else to do earlier than planned.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
+    }
+
     /// Resolves when there is something to do earlier than planned.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()

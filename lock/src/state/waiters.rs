@@ -418,6 +418,11 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         self.entries.get_mut(name).and_then(Entry::wake_head)
     }
 
+    /// Whether nothing is held or wanted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// The holds of all names.
     pub(crate) fn all_holds(&self) -> Vec<H> {
         let held = self.entries.values().flat_map(|entry| entry.held.iter());

@@ -11,7 +11,8 @@ use crate::rows::{ALL, Client, Deployment, Held, PERMITS, Row};
 use crate::support::{pttl, until, within};
 
 /// Prefixes of keys that may outlive a turn: counters, capacities, the notes of latches and barriers.
-const KEPT: [&str; 7] = [
+const KEPT: [&str; 8] = [
+    "lockp:",
     "redisson_lock_token:",
     "leasehold_token:",
     "leasehold_cap:",
@@ -235,7 +236,10 @@ impl Stage {
         let mut keys = Vec::new();
         for (at, raw) in raws.iter_mut().enumerate() {
             let found = raw.cmd(&["KEYS", "*"]).await;
-            keys.extend(found.array().iter().map(|key| (at, key.str().to_owned())));
+            // The entries of processes are no part of any primitive.
+            let found = found.array().iter().map(RawValue::str);
+            let found = found.filter(|key| !key.starts_with("lockp:"));
+            keys.extend(found.map(|key| (at, key.to_owned())));
         }
         // The ids of holds differ from turn to turn, and sort behind everything else here.
         keys.sort_by_key(|(at, key)| (*at, key.len(), key.clone()));

@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What each of these takes: scripts, and what every connection asks.
 const ALL: &[&str] = &["+eval", "+evalsha", "+time", "+pttl", "+pexpire", "+info"];
 
+/// The entry that tells whose a lock is.
+const PROCESS: &[&str] = &["~lockp:*", "+hset"];
+
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Latch,
@@ -220,7 +223,7 @@ impl Kind {
                 "+unsubscribe",
             ],
         };
-        [ALL, own].concat()
+        [ALL, own, PROCESS].concat()
     }
 
     async fn run(self, ours: &Locks, theirs: &Locks) -> Result<(), Error> {

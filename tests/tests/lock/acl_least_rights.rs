@@ -19,6 +19,8 @@ const COMMANDS: &[&str] = &[
 /// A denial prevents nothing, but is logged: asked at each connect, taking a ticket back, and the
 /// end of the locks.
 const NOTED: &[&str] = &["+info", "+zrem", "+unsubscribe"];
+/// The entry that tells whose a lock is; a denial is logged, and prevents nothing else.
+const PROCESS: &str = "~lockp:*";
 /// After an answer that was lost.
 const REPEATED: &str = "+get";
 
@@ -55,7 +57,7 @@ const LEASE: Duration = Duration::from_secs(3);
 /// The rights to the whole mutex at one server.
 fn all_rights() -> Vec<&'static str> {
     let line = [LINE, &[PLACE], GRANTS, MESSAGES].concat();
-    [PATTERNS, COMMANDS, NOTED, &[REPEATED], &line].concat()
+    [PATTERNS, COMMANDS, NOTED, &[REPEATED, PROCESS], &line].concat()
 }
 
 /// Servers on which users are created.

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Error, ErrorKind, Guard, Locks, LostReason, Release};
 use leasehold_testkit::cancel::cancel_at;
-use leasehold_testkit::{Accept, Proxy, Raw, RawValue, Server};
+use leasehold_testkit::{Accept, Proxy, Raw, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    assert_everything_expires, calls, exists, fields, its_turn, line, locks, ms, scripts_run,
+    assert_everything_expires, calls, exists, fields, its_turn, keys, line, locks, ms, scripts_run,
     short_locks, tickets, until, within,
 };
 
@@ -41,8 +41,7 @@ async fn served_in_order(waiters: Vec<Waiter>) {
 async fn nothing_is_left(raw: &mut Raw) {
     until("the last release", async || !exists(raw, "a").await).await;
     until("an empty line", async || tickets(raw, "a").await == 0).await;
-    let keys = raw.cmd(&["KEYS", "*"]).await;
-    let kept: Vec<_> = keys.array().iter().map(RawValue::str).collect();
+    let kept = keys(raw).await;
     assert_eq!(kept, ["redisson_lock_token:{a}"]);
     assert_everything_expires(raw).await;
 }

@@ -10,7 +10,7 @@ use leasehold_testkit::{Raw, RawValue, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    calls, exists, fields, its_turn, locks, ms, pttl, scripts_run, tickets, until, within,
+    calls, exists, fields, its_turn, keys, locks, ms, pttl, scripts_run, tickets, until, within,
 };
 
 const QUEUE: &str = "redisson_lock_queue:{a}";
@@ -193,8 +193,7 @@ async fn holds(raw: &mut Raw, locks: &Locks) -> bool {
 async fn nothing_is_left(raw: &mut Raw) {
     until("the last release", async || !exists(raw, "a").await).await;
     until("an empty line", async || tickets(raw, "a").await == 0).await;
-    let keys = raw.cmd(&["KEYS", "*"]).await;
-    let kept: Vec<_> = keys.array().iter().map(RawValue::str).collect();
+    let kept = keys(raw).await;
     let times = raw.cmd(&["ZRANGE", TIMES, "0", "-1", "WITHSCORES"]).await;
     assert_eq!(kept, ["redisson_lock_token:{a}"], "{times:?}");
 }

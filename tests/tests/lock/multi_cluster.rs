@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{Locks, LostReason, MultiGuard, Release, Replicas};
 use leasehold_testkit::{Cluster, ms};
 
-use crate::support::{connect, exists, leased, take, until, within};
+use crate::support::{connect, exists, keys, leased, take, until, within};
 
 async fn all(locks: &Locks, names: &[String]) -> MultiGuard {
     within("all locks", locks.multi(names).lock().into_future())
@@ -18,13 +18,9 @@ async fn all(locks: &Locks, names: &[String]) -> MultiGuard {
 async fn locks_left(cluster: &Cluster) -> usize {
     let mut left = 0;
     for master in 0..cluster.masters() {
-        let keys = cluster.raw(master).await.cmd(&["KEYS", "*"]).await;
-        let is_counter = |key: &str| key.starts_with("redisson_lock_token:");
-        left += keys
-            .array()
-            .iter()
-            .filter(|key| !is_counter(key.str()))
-            .count();
+        let keys = keys(&mut cluster.raw(master).await).await;
+        let is_counter = |key: &&String| key.starts_with("redisson_lock_token:");
+        left += keys.len() - keys.iter().filter(is_counter).count();
     }
     left
 }

@@ -11,8 +11,8 @@ use leasehold::{
 use leasehold_testkit::{RawValue, Server};
 
 use crate::support::{
-    assert_everything_expires, exists, fields, locks, ms, pttl, scripts_run, short_locks, until,
-    within,
+    assert_everything_expires, exists, fields, keys, locks, ms, pttl, scripts_run, short_locks,
+    until, within,
 };
 
 #[test]
@@ -190,16 +190,8 @@ async fn a_namespace_keeps_names_apart() {
         shop.mutex("a").try_lock().await.unwrap().unwrap(),
     );
     assert_eq!((a.key(), b.key()), ("a", "shop:a"));
-    let mut keys: Vec<String> = raw
-        .cmd(&["KEYS", "*"])
-        .await
-        .array()
-        .iter()
-        .map(|key| key.str().into())
-        .collect();
-    keys.sort();
     assert_eq!(
-        keys,
+        keys(&mut raw).await,
         [
             "a",
             "redisson_lock_token:{a}",

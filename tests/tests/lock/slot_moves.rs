@@ -9,7 +9,7 @@ use leasehold_testkit::cluster::{AtomicMigration, Step};
 use leasehold_testkit::{Cluster, Failover};
 use tokio::task::JoinHandle;
 
-use crate::support::{connect, leased, renewed, scripts_run, take, tickets, until, within};
+use crate::support::{connect, keys, leased, renewed, scripts_run, take, tickets, until, within};
 
 /// Short enough to be renewed soon, long enough for a machine that is busy.
 const SHORT: Duration = Duration::from_secs(5);
@@ -363,7 +363,7 @@ async fn what_is_asked_for_while_a_migration_holds_back_writes_is_done_at_the_ta
     })
     .await;
     assert_eq!(kept.release().await.unwrap(), Release::Released);
-    assert_eq!(cluster.raw(0).await.cmd(&["DBSIZE"]).await.int(), 0);
+    assert_eq!(keys(&mut cluster.raw(0).await).await, [""; 0]);
 }
 
 /// Waits until a node has this many blocked connections.

@@ -150,6 +150,15 @@ pub(crate) async fn executed<T>(raw: &mut Raw, operation: impl AsyncFnOnce() -> 
     (commands(raw).await - before, done)
 }
 
+/// The keys on the server, sorted, without the entries of processes.
+pub(crate) async fn keys(raw: &mut Raw) -> Vec<String> {
+    let all = raw.cmd(&["KEYS", "*"]).await;
+    let mut keys: Vec<String> = all.array().iter().map(|key| key.str().into()).collect();
+    keys.retain(|key| !key.starts_with("lockp:"));
+    keys.sort();
+    keys
+}
+
 /// Asserts that every key on the server has an expiry.
 pub(crate) async fn assert_everything_expires(raw: &mut Raw) {
     for key in raw.cmd(&["KEYS", "*"]).await.array() {

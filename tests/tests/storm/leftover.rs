@@ -22,6 +22,9 @@ const MEMORIES: [&str; 6] = [
     "family:latch:",
 ];
 
+/// How long the entry of a process outlives it, in milliseconds.
+const PROCESS: i64 = 90_000;
+
 /// Greater than each time in milliseconds, and less than those in microseconds.
 const LATEST: &str = "100000000000000";
 
@@ -94,6 +97,10 @@ async fn may_stay(raw: &mut Raw, key: &str) -> bool {
         let seconds = raw.cmd(&["TIME"]).await.array()[0].str().to_owned();
         let waiting = ["ZCOUNT", key, &format!("{seconds}000"), LATEST];
         return raw.cmd(&waiting).await.int() == 0;
+    }
+    if key.starts_with("lockp:") {
+        // Of a process that was killed.
+        return raw.cmd(&["PTTL", key]).await.int() <= PROCESS;
     }
     // Of the kit, which asks where it can write.
     let is_probe = key == "probe" || key.ends_with(":probe");

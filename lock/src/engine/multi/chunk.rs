@@ -412,6 +412,8 @@ impl<'a> Open<'a> {
                 context.registry.work.renew(hold);
             }
         }
+        let lease = terms.first_lease();
+        context.registry.note_use(&context.client, lease);
         Ok(Tried::taken(taken))
     }
 

@@ -20,6 +20,7 @@ use super::super::release::{is_retryable, leaves_work};
 use super::super::work_queue::PendingEnd;
 use super::rounds::{self, Ran, Rounds};
 use super::{Batch, Worth, cut, is_migrating, settle, submit_due};
+use crate::process::name_for_renewals;
 use crate::state::deadline::Now;
 
 /// While there is no connection, what is due is looked at again after this long.
@@ -53,6 +54,7 @@ enum Done {
 
 /// A function that starts the worker, which connects to `target` by itself; `lease` is the usual one.
 pub(crate) fn spawner(mut target: Target, lease: Duration) -> SpawnWorker {
+    name_for_renewals(&mut target);
     // Several attempts must fit between the first renewal and the end of a lease.
     let timeout = (lease / 6).max(Duration::from_millis(100));
     for endpoint in target.endpoints_mut() {
@@ -107,16 +109,19 @@ impl Worker {
     }
 
     /// Works until it is closed and has nothing left to do.
-    async fn run(&mut self, registry: &Registry) {
+    async fn run(&mut self, registry: &Arc<Registry>) {
         loop {
             if let Connected::Yes(client) = &self.connected
                 && client.changes() != self.changes
             {
                 self.changes = client.changes();
                 registry.work.look_at_all(true);
+                registry.presence.doubt();
             }
             // Not only when something is due: a node that goes away is noticed by the connections that end.
-            if matches!(self.connected, Connected::No) && registry.work.needs_connection() {
+            if matches!(self.connected, Connected::No)
+                && (registry.work.needs_connection() || registry.presence.is_due(Instant::now()))
+            {
                 self.tasks.spawn(boxed(connect(self.target.clone())));
                 self.connected = Connected::Connecting;
             }
@@ -168,7 +173,7 @@ impl Worker {
 
     /// Begins everything that can be done now. Returns when to go on with ends that have failed since the last ones were taken
     /// up, if there are any.
-    fn work(&mut self, registry: &Registry) -> Option<Instant> {
+    fn work(&mut self, registry: &Arc<Registry>) -> Option<Instant> {
         let client = self.connected.client();
         let now = Now::read();
         if registry.work.is_time(now.monotonic) {
@@ -187,6 +192,17 @@ impl Worker {
             let client = client.clone();
             self.tasks.spawn(boxed(async move {
                 Done::Round(rounds::run(client, start).await)
+            }));
+        }
+        if registry.presence.is_due(now.monotonic)
+            && let Some(lasts) = registry
+                .presence
+                .begin(now.monotonic, || registry.is_busy())
+        {
+            let (client, registry) = (client.clone(), Arc::clone(registry));
+            self.tasks.spawn(boxed(async move {
+                registry.presence.refresh(&client, lasts).await;
+                Done::Finished
             }));
         }
         let waiting = registry.work.ends();
@@ -226,7 +242,12 @@ impl Worker {
         let mut change = pin!(connected.client().map(|client| client.changed(*changes)));
         let mut more_work = pin!(registry.work.changed());
         let until = registry.work.sleep_until(Instant::now());
-        let until = until.into_iter().chain(look_again).min();
+        // Until the connection is there, nothing can be done about that.
+        let refresh = match connected {
+            Connected::Connecting => None,
+            Connected::No | Connected::Yes(_) => registry.presence.next_at(),
+        };
+        let until = until.into_iter().chain(look_again).chain(refresh).min();
         let mut timer = pin!(until.map(|at| tokio::time::sleep_until(at.into())));
         poll_fn(|cx| {
             if let Poll::Ready(Some(done)) = tasks.poll_join_next(cx) {

@@ -13,6 +13,7 @@ use super::Redlock;
 use crate::engine::redlock::{Config, Core};
 use crate::error::{Error, ErrorKind};
 use crate::options::Interop;
+use crate::process::name_connections;
 use crate::state::deadline::is_good_lease;
 use crate::state::names::is_good_namespace;
 
@@ -166,6 +167,7 @@ impl RedlockBuilder {
             for server in target.servers_mut() {
                 server.ask_server = AskServer::Required;
             }
+            name_connections(&mut target);
             targets.push(target);
         }
         Ok((targets, config))

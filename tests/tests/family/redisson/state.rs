@@ -129,7 +129,7 @@ impl Names<'_> {
     async fn find(&self, raw: &mut Raw, keys: &mut Keys) {
         let all = raw.cmd(&["KEYS", "*"]).await;
         for key in all.array().iter().map(RawValue::str) {
-            if key.starts_with("leasehold") {
+            if key.starts_with("leasehold") || key.starts_with("lockp:") {
                 continue;
             }
             let kind = raw.cmd(&["TYPE", key]).await;
