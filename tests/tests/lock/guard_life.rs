@@ -85,6 +85,8 @@ async fn a_release_without_an_answer_is_unknown_and_never_called_gone() {
         .lease(Duration::from_secs(30))
         .await
         .unwrap();
+    // Answered behind the entry of the process, which is sent with the first lock.
+    locks.mutex("a").holder().await.unwrap();
     proxy.to_client(Fault::LoseReply {
         nth: 1,
         how: Cut::Rst,

@@ -10,8 +10,8 @@ use leasehold_testkit::{Raw, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    assert_everything_expires, exists, fields, line, locks, ms, pttl, scripts_run, short_locks,
-    tickets, until, within,
+    assert_everything_expires, exists, fields, keys, line, locks, ms, pttl, scripts_run,
+    short_locks, tickets, until, within,
 };
 
 pub(crate) type Waiting<G> = JoinHandle<Result<G, leasehold::Error>>;
@@ -80,9 +80,7 @@ async fn readers_share_and_a_writer_is_alone() {
     assert_eq!(a.try_read().await.unwrap().map(drop), None);
     assert_eq!(writing.release().await.unwrap(), Release::Released);
     assert_eq!(a.remaining().await.unwrap(), None);
-    let keys = raw.cmd(&["KEYS", "*a*"]).await;
-    let keys: Vec<_> = keys.array().iter().map(|key| key.str()).collect();
-    assert_eq!(keys, ["redisson_lock_token:{a}"]);
+    assert_eq!(keys(&mut raw).await, ["redisson_lock_token:{a}"]);
 }
 
 #[tokio::test]

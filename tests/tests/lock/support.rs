@@ -150,6 +150,19 @@ pub(crate) async fn executed<T>(raw: &mut Raw, operation: impl AsyncFnOnce() -> 
     (commands(raw).await - before, done)
 }
 
+/// Has these processes write their entries, so that what is counted from then on is of locks alone.
+pub(crate) async fn registered<'a>(processes: impl IntoIterator<Item = &'a Locks>) {
+    for locks in processes {
+        let first = locks.mutex("registered").try_lock().lease(ms(1_000));
+        drop(first.await.unwrap());
+        let id = locks.client_id();
+        until("an entry", async || {
+            locks.process_of(id).await.unwrap().is_some()
+        })
+        .await;
+    }
+}
+
 /// The keys on the server, sorted, without the entries of processes.
 pub(crate) async fn keys(raw: &mut Raw) -> Vec<String> {
     let all = raw.cmd(&["KEYS", "*"]).await;

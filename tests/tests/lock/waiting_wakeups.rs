@@ -8,7 +8,7 @@ use leasehold::Locks;
 use leasehold_testkit::{Fault, Proxy, Server};
 
 use crate::support::{
-    add_mute_user, exists, fields, locks, ms, scripts_run, tickets, until, within,
+    add_mute_user, exists, fields, locks, ms, registered, scripts_run, tickets, until, within,
 };
 
 /// The leases of these tests are 30 s unless they say otherwise, and waits are shorter: so the
@@ -174,6 +174,7 @@ async fn many_waiters_cost_the_server_one_contender_and_nothing_while_they_wait(
     let server = Server::start().await;
     let mut raw = server.raw().await;
     let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    registered([&ours, &theirs]).await;
     let guard = theirs
         .mutex("a")
         .lock()
