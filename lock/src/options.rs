@@ -75,6 +75,8 @@ pub(crate) struct Terms {
     pub(crate) renew: bool,
     /// Upper bound on the whole hold, however often it is renewed.
     pub(crate) max_hold: Option<Duration>,
+    /// How long the lock stays taken at least, also when it is released before.
+    pub(crate) at_least: Option<Duration>,
     /// Which replicas must confirm the acquire and each renewal.
     pub(crate) replicas: Replicas,
 }
@@ -86,6 +88,7 @@ impl Terms {
             lease,
             renew: true,
             max_hold: None,
+            at_least: None,
             replicas,
         }
     }
@@ -109,15 +112,23 @@ impl Terms {
         }
     }
 
-    /// The lease to acquire with.
+    /// The lease to acquire with. The lock stays taken for as long as it is to be, also if this process dies.
     pub(crate) fn first_lease(&self) -> Duration {
-        self.max_hold
-            .map_or(self.lease, |max_hold| max_hold.min(self.lease))
+        let lease = self.whole_lease();
+        self.max_hold.map_or(lease, |max_hold| max_hold.min(lease))
+    }
+
+    /// The longest of its leases, if nothing bounds it.
+    pub(crate) fn whole_lease(&self) -> Duration {
+        self.lease.max(self.at_least.unwrap_or_default())
     }
 
     /// Whether there will be anything to renew.
     pub(crate) fn needs_renewal(&self) -> bool {
-        self.renew && self.max_hold.is_none_or(|max_hold| max_hold > self.lease)
+        self.renew
+            && self
+                .max_hold
+                .is_none_or(|max_hold| max_hold > self.whole_lease())
     }
 
     /// What is left of the first lease at `now`, for a hold whose request was sent at `since`, in whole milliseconds as the
@@ -128,18 +139,21 @@ impl Terms {
         Some(whole).filter(|lease| !lease.is_zero())
     }
 
-    /// The lease of a renewal that is sent at `now`, for a hold whose request was sent at `since`; `None` if nothing is to
-    /// be renewed or `max_hold` leaves nothing to renew.
-    pub(crate) fn next_lease(&self, since: Instant, now: Instant) -> Option<Duration> {
+    /// The lease of a renewal that is sent at `now`, for a hold whose request was sent at `since` and which is to last for
+    /// `at_least` longer; `None` if nothing is to be renewed or `max_hold` leaves nothing to renew.
+    pub(crate) fn next_lease(
+        &self,
+        since: Instant,
+        at_least: Duration,
+        now: Instant,
+    ) -> Option<Duration> {
         if !self.renew {
             return None;
         }
-        let Some(max_hold) = self.max_hold else {
-            return Some(self.lease);
-        };
-        let left = (since + max_hold)
-            .saturating_duration_since(now)
-            .min(self.lease);
+        let lease = self.lease.max(at_least);
+        let left = self.max_hold.map_or(lease, |max_hold| {
+            (since + max_hold).saturating_duration_since(now).min(lease)
+        });
         // The server counts in whole milliseconds; less than one is nothing.
         let whole = Duration::from_millis(millis(left));
         Some(whole).filter(|lease| !lease.is_zero())
@@ -169,18 +183,33 @@ impl Terms {
             None => (!held.renew).then(|| since + held.lease),
         };
         let in_time = |max_hold| ends.is_some_and(|end| end <= now + max_hold);
-        (!self.max_hold.is_none_or(in_time))
-            .then_some("`max_hold`: that hold may last longer than is asked for")
+        if !self.max_hold.is_none_or(in_time) {
+            return Some("`max_hold`: that hold may last longer than is asked for");
+        }
+        let lasts = |at_least| ends.is_none_or(|end| end >= now + at_least);
+        (!self.at_least.is_none_or(lasts))
+            .then_some("`at_least`: that hold may end before the time that is asked for")
     }
 
     /// The duration that cannot be used, if there is one.
     pub(crate) fn bad_duration(&self) -> Option<&'static str> {
+        let is_bad = |time: Option<Duration>| time.is_some_and(|time| !is_good_lease(time));
         if !is_good_lease(self.lease) {
             return Some("the lease");
         }
-        self.max_hold
-            .is_some_and(|max_hold| !is_good_lease(max_hold))
-            .then_some("the longest hold")
+        if is_bad(self.max_hold) {
+            return Some("the longest hold");
+        }
+        is_bad(self.at_least).then_some("the time of `at_least`")
+    }
+
+    /// What contradicts `at_least`, if something does.
+    pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        let at_least = self.at_least?;
+        if self.max_hold.is_some_and(|max_hold| max_hold < at_least) {
+            return Some("`at_least` is longer than `max_hold`");
+        }
+        (!self.renew && self.lease < at_least).then_some("`at_least` is longer than `lease`")
     }
 }
 
@@ -193,6 +222,7 @@ mod tests {
             lease: Duration::from_secs(30),
             renew: true,
             max_hold: max_hold.map(Duration::from_secs),
+            at_least: None,
             replicas,
         }
     }
@@ -229,5 +259,48 @@ mod tests {
         };
         assert_eq!(missing(short, fixed, 0), None, "it ends in time");
         assert_eq!(missing(plain, short, 0), None);
+
+        let kept = |secs| Terms {
+            at_least: Some(Duration::from_secs(secs)),
+            ..plain
+        };
+        assert_eq!(missing(kept(60), plain, 0), None, "it lasts");
+        assert_eq!(missing(kept(5), fixed, 0), None);
+        assert_eq!(missing(kept(6), fixed, 0), Some("`at_least`"));
+        assert_eq!(missing(kept(6), short, 0), Some("`at_least`"));
+    }
+
+    #[test]
+    fn the_first_lease_lasts_for_the_time_to_be_held_at_least() {
+        let kept = |secs, max_hold| Terms {
+            at_least: Some(Duration::from_secs(secs)),
+            ..terms(Replicas::None, max_hold)
+        };
+        let secs = Duration::from_secs;
+        assert_eq!(kept(10, None).first_lease(), secs(30));
+        assert_eq!(kept(60, None).first_lease(), secs(60));
+        assert_eq!(kept(60, Some(90)).first_lease(), secs(60));
+        assert!(kept(60, Some(90)).needs_renewal());
+        assert!(!kept(60, Some(60)).needs_renewal());
+        let since = Instant::now();
+        let next = |left: u64| kept(60, Some(90)).next_lease(since, secs(left), since);
+        assert_eq!((next(50), next(10)), (Some(secs(50)), Some(secs(30))));
+    }
+
+    #[test]
+    fn a_time_to_be_held_contradicts_what_ends_before() {
+        let kept = |at_least, max_hold, renew| {
+            Terms {
+                at_least: Some(Duration::from_secs(at_least)),
+                renew,
+                ..terms(Replicas::None, max_hold)
+            }
+            .contradiction()
+        };
+        assert_eq!(kept(60, None, true), None, "it is renewed");
+        assert_eq!(kept(60, Some(60), true), None);
+        assert!(kept(60, Some(59), true).is_some_and(|text| text.contains("max_hold")));
+        assert_eq!(kept(30, None, false), None);
+        assert!(kept(31, None, false).is_some_and(|text| text.contains("`lease`")));
     }
 }

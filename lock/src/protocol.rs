@@ -27,6 +27,7 @@ use std::time::Duration;
 use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
+use crate::state::hold::Kept;
 use crate::state::id::HoldId;
 use crate::state::names::{Layout, Name};
 use crate::state::ticket::Placed;
@@ -48,6 +49,8 @@ pub(crate) struct Protocol {
     pub(crate) access: Access,
     /// Whether a hold may be passed on within the process, for which its grants come with blocks of tokens.
     pub(crate) passes: bool,
+    /// Whether its release can leave the lock taken for a while, see [`Kept`].
+    pub(crate) keeps: bool,
     /// Whether each waiter has a ticket of its own, so that those of all processes come in the order of their calls. With
     /// Redisson its fair queue is kept.
     pub(crate) is_fair: bool,
@@ -203,6 +206,8 @@ pub(crate) struct End<'a> {
     pub(crate) name: &'a Name,
     pub(crate) id: &'a HoldId,
     pub(crate) permits: Permits,
+    /// Whether and how the lock stays taken.
+    pub(crate) kept: Option<Kept>,
     /// The ticket, if it may be in line.
     pub(crate) ticket: Option<&'a [u8]>,
     /// How long to keep the counter of fencing tokens; `None` for ever, as Redisson expects.
@@ -227,6 +232,8 @@ pub(crate) enum Announced {
 pub(crate) enum Ended {
     /// It was there and is gone.
     Released,
+    /// It is gone, and the lock stays taken for so long.
+    Kept(Duration),
     /// It was not there: released before, expired or forced.
     AlreadyGone,
 }

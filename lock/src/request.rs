@@ -83,6 +83,46 @@ impl<T> Acquire<T> {
         self
     }
 
+    /// How long the lock stays taken at least, 10 ms to 365 days, counted from its grant: for a job that is done so fast that
+    /// another host, whose clock is behind, would start it again.
+    ///
+    /// A guard that is released or dropped before ends as ever: no renewal follows, and [`is_held`](Guard::is_held) is false. But
+    /// the lock has no next holder until the time is over. It is not passed on, `try_lock` says `None`, and those who wait
+    /// get it after that, as from a holder that died; [`release`](Guard::release) returns
+    /// [`Release::Kept`](crate::Release::Kept). On the server the key stays, with the rest of the time as its TTL, and its holder
+    /// is the former one with `:kept` behind its id. `force_unlock` removes it. If the server is not reached at the
+    /// release, it stays for up to as much longer.
+    ///
+    /// The first lease is as long as this at least. So the lock also stays taken if this process dies, and for as long, if replicas
+    /// confirm it, through a failover; of a job that runs for longer than this the later leases are the usual ones. A shutdown
+    /// of the locks keeps it too.
+    ///
+    /// Of locks that nest, the longest counts, each from its own call. A hold that is [detached](Guard::detach) leaves it to whoever
+    /// releases it how long it stays.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+    /// // Every host runs this at midnight, by its own clock.
+    /// let job = locks.mutex("nightly-report");
+    /// if let Some(guard) = job.try_lock().at_least(Duration::from_secs(60)).await? {
+    ///     // … the report, which may take a second
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadLease`](crate::ErrorKind::BadLease), when it is awaited, if this is longer than [`max_hold`](Self::max_hold) or
+    /// than a fixed [`lease`](Self::lease). [`ErrorKind::Config`](crate::ErrorKind::Config) for reads, writes and permits: it is
+    /// for the mutex, the fair mutex and the plain mutex.
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.request.terms.at_least = Some(time);
+        self
+    }
+
     /// Which replicas must confirm the lock, whatever [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) says.
     pub fn replicated(mut self, replicas: Replicas) -> Self {
         self.request.terms.replicas = replicas;

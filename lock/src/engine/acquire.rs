@@ -93,6 +93,15 @@ fn check(request: &Request) -> Result<(), Error> {
     if let Some(what) = terms.bad_duration() {
         return Err(Error::bad_lease(what));
     }
+    if let Some(contradiction) = terms.contradiction() {
+        return Err(Error::new(ErrorKind::BadLease, contradiction));
+    }
+    if terms.at_least.is_some() && !request.protocol.keeps {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "`at_least` is for locks with one holder: a mutex, a fair mutex or a plain mutex",
+        ));
+    }
     if let Some(former) = request.owner.as_ref().and_then(|owner| owner.former())
         && !is_id_of_owner(former)
     {

@@ -102,13 +102,17 @@ pub(crate) struct OwnerHolds {
 impl Hold {
     /// A hold with one guard.
     pub(crate) fn new(granted: Granted) -> Arc<Self> {
-        let state = HoldState::new(
+        let mut state = HoldState::new(
             granted.terms,
             granted.permits.count,
             granted.since,
             granted.lease_since,
             granted.lease,
         );
+        if granted.terms.at_least.is_some() {
+            // From now, when the server has granted it for sure.
+            state.keep(granted.terms.at_least, Now::read());
+        }
         Arc::new(Self {
             protocol: granted.protocol,
             name: granted.name,

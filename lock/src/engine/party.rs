@@ -239,7 +239,7 @@ impl<'a> Waiting<'a> {
                 let view = look(context, name, None).await?;
                 self.judge(&view)
             }
-            Release::Released | Release::StillHeld => Ok(None),
+            Release::Released | Release::Kept { .. } | Release::StillHeld => Ok(None),
         }
     }
 }

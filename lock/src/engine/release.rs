@@ -34,6 +34,12 @@ pub enum Release {
     /// The lock was held until now, and is free or the next waiter's. One that this process passed on to a waiter of its own,
     /// within 10 ms of its grant, was held as far as could be known without asking the server.
     Released,
+    /// The lock was held until now. It was to be held for longer, see [`Acquire::at_least`](crate::Acquire::at_least): so it
+    /// stays taken, by nobody, and is free when this time is over.
+    Kept {
+        /// How long it stays taken, as the server said.
+        left: Duration,
+    },
     /// It was gone before: expired, forced or flushed. Others may have held it meanwhile.
     AlreadyGone,
     /// Other guards of the same [`Owner`](crate::Owner), or other reads of this process, still hold it. Nothing was sent.
@@ -91,7 +97,7 @@ pub(crate) fn lose(registry: &Registry, hold: &Hold, reason: LostReason) {
 pub(crate) fn end_lost(registry: &Registry, client: &Client, hold: &Hold) {
     let (unanswered, unfinished) = (hold.unanswered.clone(), registry.work.unfinished());
     let end = end_of(registry, client, hold, hold.permits());
-    let lease = hold.terms.lease;
+    let lease = hold.terms.whole_lease();
     let end = PendingEnd::new(hold.protocol, &end, lease, unanswered, unfinished);
     registry.work.finish(end);
 }
@@ -214,6 +220,7 @@ pub(crate) async fn release(
 fn read_release(hold: &Hold, reply: &Value, repeated: bool) -> Result<Release, Error> {
     match (hold.protocol.read_release)(reply) {
         Some(Ended::Released) => Ok(Release::Released),
+        Some(Ended::Kept(left)) => Ok(Release::Kept { left }),
         // An earlier attempt of ours may have been the one that ended it.
         Some(Ended::AlreadyGone) if repeated => Err(Error::new(
             ErrorKind::Unknown,
@@ -440,10 +447,13 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
         return false;
     };
     let now = Now::read();
-    let (since, lease) = {
-        let state = hold.state();
-        (state.lease_since(), state.lease())
+    let (since, lease, kept) = {
+        let mut state = hold.state();
+        (state.lease_since(), state.lease(), state.kept(now))
     };
+    if kept.is_some() {
+        return false;
+    }
     let left = Deadline::new(since, lease).left(now);
     let passed = chain.pass(now.monotonic, left, lease, context.client.changes());
     let Some((token, chain)) = passed else {
@@ -503,7 +513,7 @@ fn finish_hold_later(
     unfinished: Unfinished,
 ) {
     let end = end_of(&context.registry, &context.client, hold, permits);
-    let lease = hold.terms.lease;
+    let lease = hold.terms.whole_lease();
     let end = PendingEnd::new(hold.protocol, &end, lease, unanswered, unfinished);
     finish_later(context, end);
 }
@@ -519,10 +529,16 @@ fn finish_later(context: &Context, end: PendingEnd) {
 
 /// The parameters of the release of `hold`, or of these permits of it.
 fn end_of<'a>(registry: &Registry, client: &Client, hold: &'a Hold, permits: Permits) -> End<'a> {
+    let kept = hold.state().kept(Now::read());
     End {
         ticket: hold.ticket.as_ref().map(TicketText::as_bytes),
         permits,
-        ..end(registry, client, (&hold.name, &hold.id, hold.terms.lease))
+        kept,
+        ..end(
+            registry,
+            client,
+            (&hold.name, &hold.id, hold.terms.whole_lease()),
+        )
     }
 }
 
@@ -536,6 +552,7 @@ pub(crate) fn end<'a>(
         name,
         id,
         permits: Permits::NONE,
+        kept: None,
         ticket: None,
         counter_ttl: registry.interop.counter_ttl(lease),
         channels: client.channels(),

@@ -229,6 +229,7 @@ impl CountingSemaphore {
                 lease: REMEMBERED,
                 renew: false,
                 max_hold: None,
+                at_least: None,
                 replicas: Replicas::None,
             },
             wait,

@@ -177,6 +177,7 @@ impl DetachedHold {
         let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
         match (self.protocol.read_release)(&evaluated.value) {
             Some(Ended::Released) => Ok(Release::Released),
+            Some(Ended::Kept(left)) => Ok(Release::Kept { left }),
             Some(Ended::AlreadyGone) if evaluated.repeated => Err(self.error(Error::new(
                 ErrorKind::Unknown,
                 "the hold is gone, but an attempt without an answer may have been what released it",

@@ -27,6 +27,7 @@ pub(crate) static PARTY: Protocol = Protocol {
     line: BARRIER,
     access: Access::Shared,
     passes: false,
+    keeps: false,
     is_fair: false,
     take_over: None,
     mark: "",

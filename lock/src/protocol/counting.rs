@@ -26,6 +26,7 @@ pub(crate) static COUNTING: Protocol = Protocol {
     line: LINE,
     access: Access::Ownerless,
     passes: false,
+    keeps: false,
     is_fair: false,
     mark: "p",
     acquire,

@@ -28,6 +28,7 @@ pub(crate) static FAIR: Protocol = Protocol {
     line: LINE,
     access: Access::Exclusive,
     passes: false,
+    keeps: true,
     is_fair: true,
     mark: "",
     acquire: ask,
@@ -98,6 +99,10 @@ fn ask<'a>(attempt: &Attempt<'a>) -> Call<'a> {
 }
 
 fn release<'a>(end: &End<'a>) -> Call<'a> {
+    if let Some(kept) = end.kept {
+        // Redisson's fair waiters listen on channels of their own, and look again when the lease that they know ends.
+        return mutex::keep(end, kept, end.ticket, "");
+    }
     let mut call = Call::new(&RELEASE);
     add_keys(&mut call, end.name, end.redisson.is_some());
     call.arg(end.id.as_bytes());

@@ -13,6 +13,7 @@ use super::inspect::{read_counter, read_remaining, read_waiters, text};
 use super::{Announced, Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::options::Interop;
 use crate::state::deadline::millis;
+use crate::state::hold::Kept;
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::ticket::Placed;
@@ -30,6 +31,7 @@ pub(super) const fn protocol(passes: bool) -> Protocol {
         line: LINE,
         access: Access::Exclusive,
         passes,
+        keeps: true,
         is_fair: false,
         mark: "",
         acquire,
@@ -97,6 +99,7 @@ static CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM
 static CONFIRM_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM_ALONE));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
 static RELEASE_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE_ALONE));
+static KEEP: LazyLock<Script> = LazyLock::new(|| Script::new(sources::KEEP));
 pub(super) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW));
 pub(super) static RENEW_ONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW_ONE));
 pub(super) static RENEW_REPLICATED: LazyLock<Script> =
@@ -242,6 +245,10 @@ pub(super) fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
 }
 
 fn release<'a>(end: &End<'a>) -> Call<'a> {
+    if let Some(kept) = end.kept {
+        let channel = end.redisson.map_or("", |_| end.name.channel());
+        return keep(end, kept, end.ticket, channel);
+    }
     let mut call = Call::new(&RELEASE);
     call.key(end.name.key())
         .key(end.name.derived(COUNTER))
@@ -271,7 +278,32 @@ fn release<'a>(end: &End<'a>) -> Call<'a> {
     call
 }
 
+/// Ends a hold whose lock stays taken; those who wait are told by Redisson's `channel`, if it is not empty.
+pub(super) fn keep<'a>(
+    end: &End<'a>,
+    kept: Kept,
+    ticket: Option<&'a [u8]>,
+    channel: &'a str,
+) -> Call<'a> {
+    let mut call = Call::new(&KEEP);
+    call.key(end.name.key());
+    if ticket.is_some() {
+        call.key(end.name.derived(LINE));
+    }
+    call.arg(end.id.as_bytes())
+        .arg(millis(kept.left))
+        .arg(u64::from(kept.may_grow))
+        .arg(mode(end.channels))
+        .arg(ticket.unwrap_or_default())
+        .arg(channel);
+    call
+}
+
 pub(super) fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
+    if let Some(kept) = end.kept {
+        let channel = end.redisson.map_or("", |_| end.name.channel());
+        return keep(end, kept, None, channel);
+    }
     let mut call = Call::new(&RELEASE_ALONE);
     call.key(end.name.key())
         .arg(end.id.as_bytes())
@@ -285,6 +317,7 @@ pub(super) fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
 pub(super) fn read_release(reply: &Value) -> Option<Ended> {
     Some(match reply.as_int()? {
         0 => Ended::AlreadyGone,
+        left @ ..0 => Ended::Kept(Duration::from_millis(left.unsigned_abs())),
         _ => Ended::Released,
     })
 }

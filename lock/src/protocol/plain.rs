@@ -12,6 +12,7 @@ use super::call::Call;
 use super::mutex::{add_renewal, mode, read_answer, read_confirm, read_release, read_renewals};
 use super::{Attempt, End, Protocol};
 use crate::state::deadline::{millis, token_ttl};
+use crate::state::hold::Kept;
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::waiters::Access;
 
@@ -22,6 +23,7 @@ pub(crate) static PLAIN: Protocol = Protocol {
     line: LINE,
     access: Access::Exclusive,
     passes: true,
+    keeps: true,
     is_fair: false,
     mark: "",
     acquire,
@@ -65,6 +67,7 @@ static CONFIRM: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM
 static CONFIRM_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::CONFIRM_ALONE));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE));
 static RELEASE_ALONE: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RELEASE_ALONE));
+static KEEP: LazyLock<Script> = LazyLock::new(|| Script::new(sources::KEEP));
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(sources::RENEW));
 static RENEW_REPLICATED: LazyLock<Script> =
     LazyLock::new(|| Script::new(sources::RENEW_REPLICATED));
@@ -128,6 +131,9 @@ fn asking_with_single_key<'a>(script: &'static Script, attempt: &Attempt<'a>) ->
 }
 
 fn release<'a>(end: &End<'a>) -> Call<'a> {
+    if let Some(kept) = end.kept {
+        return keep(end, kept, end.ticket);
+    }
     let mut call = Call::new(&RELEASE);
     call.key(end.name.key())
         .key(end.name.derived(COUNTER))
@@ -141,7 +147,23 @@ fn release<'a>(end: &End<'a>) -> Call<'a> {
     call
 }
 
+/// Ends a hold whose lock stays taken.
+fn keep<'a>(end: &End<'a>, kept: Kept, ticket: Option<&'a [u8]>) -> Call<'a> {
+    let mut call = Call::new(&KEEP);
+    call.key(end.name.key())
+        .arg(end.id.as_bytes())
+        .arg(millis(kept.left))
+        .arg(u64::from(kept.may_grow));
+    if let Some(ticket) = ticket {
+        call.key(end.name.derived(LINE)).arg(ticket);
+    }
+    call
+}
+
 fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
+    if let Some(kept) = end.kept {
+        return keep(end, kept, None);
+    }
     let mut call = Call::new(&RELEASE_ALONE);
     call.key(end.name.key()).arg(end.id.as_bytes());
     call

@@ -31,6 +31,7 @@ pub(crate) static READ: Protocol = Protocol {
     line: LINE,
     access: Access::Shared,
     passes: false,
+    keeps: false,
     is_fair: false,
     mark: "r",
     acquire: ask_read,

@@ -25,6 +25,7 @@ pub(crate) static SEMAPHORE: Protocol = Protocol {
     line: LINE,
     access: Access::Counted,
     passes: false,
+    keeps: false,
     is_fair: false,
     mark: "p",
     acquire,

@@ -1,6 +1,6 @@
 //! How a hold lasts and ends: a state machine without clocks, I/O or wake-ups.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::deadline::{Deadline, Now};
 use crate::error::LostReason;
@@ -19,6 +19,10 @@ pub(crate) struct HoldState {
     is_short: bool,
     /// When the request that was granted was sent: `max_hold` counts from here.
     since: Now,
+    /// Until when the lock stays taken at least, if that was asked for.
+    keep_until: Option<Instant>,
+    /// Whether it is kept beyond its end: then every repetition of the release says so.
+    is_kept: bool,
     /// Guards that are alive; an `Owner` may have several, reads of one process too, and permits can be split.
     guards: usize,
     /// What they take of a primitive that counts.
@@ -44,6 +48,15 @@ pub(crate) struct Ending {
     pub(crate) scheduled: Option<usize>,
     /// Whether the server may still have the hold and is to be told.
     pub(crate) release: bool,
+}
+
+/// How the lock of a hold stays taken when that is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// For so long.
+    pub(crate) left: Duration,
+    /// Whether that may be longer than its lease is: not if it was lost.
+    pub(crate) may_grow: bool,
 }
 
 /// The state at one instant.
@@ -100,6 +113,8 @@ impl HoldState {
             lease_since,
             is_short: lease < terms.first_lease(),
             since,
+            keep_until: None,
+            is_kept: false,
             guards: 1,
             permits,
             is_sealed: false,
@@ -148,7 +163,33 @@ impl HoldState {
             return Nest::Refused(missing);
         }
         self.guards += 1;
+        self.keep(asked.at_least, now);
         Nest::Nested
+    }
+
+    /// The lock stays taken for `at_least` from `now`.
+    pub(crate) fn keep(&mut self, at_least: Option<Duration>, now: Now) {
+        let until = at_least.map(|time| now.monotonic + time);
+        self.keep_until = self.keep_until.max(until);
+    }
+
+    /// How the lock stays taken when this hold is released at `now`, if it does.
+    pub(crate) fn kept(&mut self, now: Now) -> Option<Kept> {
+        let left = self.at_least(now.monotonic);
+        self.is_kept |= !left.is_zero();
+        self.is_kept.then(|| Kept {
+            left: left.max(Duration::from_millis(1)),
+            may_grow: matches!(
+                self.phase,
+                Phase::Held | Phase::Over(LostReason::Released | LostReason::Closed)
+            ),
+        })
+    }
+
+    /// How long the lock is to stay taken at least.
+    fn at_least(&self, now: Instant) -> Duration {
+        let until = self.keep_until;
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
     /// One guard more for a read of this process that shares it, if at least half of the lease is left and it gives what `asked`
@@ -178,7 +219,7 @@ impl HoldState {
     pub(crate) fn rest(&self, now: Now) -> Option<Duration> {
         let (since, now) = (self.since.monotonic, now.monotonic);
         if self.terms.renew {
-            self.terms.next_lease(since, now)
+            self.terms.next_lease(since, self.at_least(now), now)
         } else {
             self.terms.rest_of_first_lease(since, now)
         }
@@ -262,7 +303,7 @@ impl HoldState {
         if self.is_short && !self.terms.needs_renewal() {
             return self.terms.rest_of_first_lease(since, now);
         }
-        self.terms.next_lease(since, now)
+        self.terms.next_lease(since, self.at_least(now), now)
     }
 
     /// Whether there will be anything to renew.
@@ -340,6 +381,7 @@ mod tests {
             lease: LEASE,
             renew: true,
             max_hold,
+            at_least: None,
             replicas: Replicas::None,
         }
     }

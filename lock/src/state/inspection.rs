@@ -51,7 +51,8 @@ impl Inspection {
 }
 
 impl Holder {
-    /// The whole id, `<client>:<n>`: `n` counts acquisitions here, and is a thread in Redisson.
+    /// The whole id, `<client>:<n>`: `n` counts acquisitions here, and is a thread in Redisson. `:kept` follows where
+    /// [`is_kept`](Self::is_kept) says so.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -61,6 +62,13 @@ impl Holder {
     #[must_use]
     pub fn client(&self) -> &str {
         client_of(&self.id)
+    }
+
+    /// Whether it was released and keeps the lock taken only because it asked for that, see
+    /// [`Acquire::at_least`](crate::Acquire::at_least): nobody acts under it.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.id.ends_with(":kept")
     }
 
     /// How often it holds the lock: always 1 with us, more where Redisson nests.
@@ -142,5 +150,6 @@ mod tests {
         let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(seconds.as_secs(), 1_763_000_000);
         assert_eq!(holder(None).client(), "c");
+        assert!(!holder(None).is_kept());
     }
 }

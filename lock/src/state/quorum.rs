@@ -179,7 +179,7 @@ impl Quorum {
     /// The lease of a renewal that is sent at `now`; `None` if there is nothing to renew.
     pub(crate) fn next_lease(&self, now: Now) -> Option<Duration> {
         let (since, now) = (self.since.monotonic, now.monotonic);
-        self.terms.next_lease(since, now)
+        self.terms.next_lease(since, Duration::ZERO, now)
     }
 
     /// Why it ran out.

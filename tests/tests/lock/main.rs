@@ -2,6 +2,7 @@
 
 mod acl_family;
 mod acl_least_rights;
+mod at_least;
 mod bad_input;
 mod barrier;
 mod byte_cuts;

@@ -226,6 +226,7 @@ impl Agent {
             name: &hold.name,
             id: &hold.id,
             permits: Permits::NONE,
+            kept: None,
             ticket: None,
             counter_ttl: hold.core.config.interop.counter_ttl(hold.terms.lease),
             channels: client.channels(),
@@ -238,7 +239,7 @@ impl Agent {
         let call = call.call().with_fallback(&alone);
         match client.end(&call, &mut self.left.unanswered, deadline).await {
             Ok(evaluated) => match (NODE.read_release)(&evaluated.value) {
-                Some(Ended::Released) => Ok(NodeEnd::Released),
+                Some(Ended::Released | Ended::Kept(_)) => Ok(NodeEnd::Released),
                 // An earlier attempt of this release may have been the one.
                 Some(Ended::AlreadyGone) if evaluated.repeated => Ok(NodeEnd::Released),
                 Some(Ended::AlreadyGone) => Ok(NodeEnd::Gone),

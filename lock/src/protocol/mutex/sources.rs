@@ -35,6 +35,7 @@ pub(crate) const RELEASE: &str = script!(
     "release_rest.lua"
 );
 pub(crate) const RELEASE_ALONE: &str = script!("release_alone.lua");
+pub(crate) const KEEP: &str = script!("keep.lua");
 pub(crate) const RENEW: &str = script!("renew.lua");
 pub(crate) const RENEW_ONE: &str = script!("renew_one.lua");
 pub(crate) const RENEW_REPLICATED: &str = script!("renew_replicated.lua");

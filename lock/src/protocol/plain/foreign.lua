@@ -10,7 +10,8 @@ end
 
 local function poll_within(holder, ttl, ahead)
   ttl = ttl == -1 and 500 or math.max(ttl, 0)
-  if string.find(holder, '^%x+%-%x+%-%x+%-%x+%-%x+:%d+$') then
+  -- One of ours, which may be kept beyond its hold.
+  if string.find((string.gsub(holder, ':kept$', '')), '^%x+%-%x+%-%x+%-%x+%-%x+:%d+$') then
     return ttl
   end
   return math.min(ttl, 500, 100 * (1 + ahead))

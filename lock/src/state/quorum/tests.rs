@@ -15,6 +15,7 @@ fn terms() -> Terms {
         lease: LEASE,
         renew: true,
         max_hold: None,
+        at_least: None,
         replicas: Replicas::None,
     }
 }
@@ -149,6 +150,7 @@ fn the_longest_hold_has_a_reason_of_its_own() {
         3,
         Terms {
             max_hold,
+            at_least: None,
             ..terms()
         },
         start,

@@ -63,6 +63,7 @@ fn wait(world: &Rc<World>, index: usize, replicas: Replicas) -> Rc<Cell<Option<M
             lease: Duration::from_secs(3),
             renew: true,
             max_hold: None,
+            at_least: None,
             replicas,
         },
         wait: Wait::Endless,

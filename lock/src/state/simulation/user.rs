@@ -100,6 +100,7 @@ fn draw_terms(process: &Process) -> Terms {
         lease: Duration::from_millis(lease),
         renew: !random.chance(profile.fixed),
         max_hold: has_most.then(|| Duration::from_millis(most)),
+        at_least: None,
         replicas: if profile.replicated {
             Replicas::AtLeast(1)
         } else {
