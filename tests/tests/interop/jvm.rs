@@ -249,6 +249,11 @@ impl Pending {
         }
     }
 
+    /// Whether there is no answer so far.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.answer.is_empty()
+    }
+
     /// Fails if there is an answer within this time.
     pub(crate) async fn is_blocked_for(&mut self, time: Duration) {
         let answer = tokio::time::timeout(time, &mut self.answer).await;

@@ -2,19 +2,22 @@
 //!
 //! A newer Redisson that does something else is seen here first. Compared are the results of the calls, and all commands of a
 //! scene with what its scripts run, without regard to their order: those of several clients, and of a timer, come in any. Of a
-//! script that runs by a timer only that it ran.
+//! script that runs by a timer only that it ran. What keys hold is compared where a step says it.
 
 mod golden;
+mod ground;
 mod monitor;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{Cluster, Raw, Server};
+use leasehold_testkit::Fault;
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use self::golden::{Golden, Scene, Step, differences, fits, timeless};
+use self::golden::{Event, Golden, Scene, Step, differences, fits, timeless};
+use self::ground::Ground;
 use self::monitor::{Monitor, Names};
 use crate::jvm::{self, Client, Jvm, Pending, Thread};
 use crate::support::ms;
@@ -40,26 +43,22 @@ async fn recorded_scenes_come_out_again() {
 
 async fn play_all(jvm: Arc<Jvm>) {
     let golden = Arc::new(Golden::load());
-    let mut scenes: Vec<String> = golden.scenarios.keys().cloned().collect();
-    let played = scenes.len();
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
     let play = |name: String| {
-        let (jvm, golden) = (Arc::clone(&jvm), Arc::clone(&golden));
+        let (jvm, golden, turns) = (Arc::clone(&jvm), Arc::clone(&golden), Arc::clone(&turns));
         tokio::task::spawn_local(async move {
+            let _turn = turns.acquire().await;
             let scene = &golden.scenarios[&name];
             Play::new(&jvm, scene).await.run(&golden).await
         })
     };
+    let names = golden.scenarios.keys();
+    let tasks: Vec<_> = names.map(|name| (play(name.clone()), name)).collect();
+    let played = tasks.len();
     let mut again = Vec::new();
-    while !scenes.is_empty() {
-        let batch = scenes.split_off(scenes.len().saturating_sub(AT_ONCE));
-        let tasks: Vec<_> = batch
-            .into_iter()
-            .map(|name| (play(name.clone()), name))
-            .collect();
-        for (task, name) in tasks {
-            if !task.await.is_ok_and(|found| found.is_empty()) {
-                again.push(name);
-            }
+    for (task, name) in tasks {
+        if !task.await.is_ok_and(|found| found.is_empty()) {
+            again.push(name.clone());
         }
     }
     // Its clients race each other on a busy machine. What it does otherwise it does each time.
@@ -83,17 +82,13 @@ async fn play_all(jvm: Arc<Jvm>) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Where a scene plays.
-enum Ground {
-    Servers(Vec<Server>),
-    Cluster(Cluster),
-}
-
 /// A scene that is played.
 struct Play<'a> {
     scene: &'a Scene,
     ground: Ground,
     monitors: Vec<Monitor>,
+    /// Those of clients that are apart, by the clients' names.
+    processes: HashMap<String, Arc<Jvm>>,
     clients: HashMap<String, Client>,
     threads: HashMap<String, Thread>,
     names: Names,
@@ -113,6 +108,7 @@ impl<'a> Play<'a> {
             scene,
             ground,
             monitors: Vec::new(),
+            processes: HashMap::new(),
             clients: HashMap::new(),
             threads: HashMap::new(),
             names: Names::default(),
@@ -121,60 +117,100 @@ impl<'a> Play<'a> {
             expected: 0,
             found: Vec::new(),
         };
-        for name in scene.clients() {
-            let url = this
-                .ground
-                .url(scene.servers.get(&name).copied().unwrap_or(0));
-            let options: Vec<_> = scene
-                .options
-                .get(&name)
-                .map(String::as_str)
-                .into_iter()
-                .collect();
-            let client = jvm.client(&url, &options).await;
-            this.names.client(client.id(), &name);
-            this.clients.insert(name, client);
+        if scene.from_the_start {
+            this.watch().await;
         }
-        for actor in scene.actors() {
-            let client = &this.clients[actor.split('/').next().unwrap_or_default()];
-            let thread = client.thread();
-            let id = thread.id().await;
-            this.names
-                .thread(&id, actor.split('/').nth(1).unwrap_or_default());
-            this.threads.insert(actor, thread);
-        }
-        for addr in this.ground.addresses() {
-            this.monitors.push(Monitor::start(addr).await);
+        this.connect(jvm).await;
+        if !scene.from_the_start {
+            this.watch().await;
         }
         this
     }
 
+    async fn watch(&mut self) {
+        let addresses: Vec<_> = self.ground.nodes().map(|n| n.addr.to_string()).collect();
+        for node in self.ground.nodes() {
+            let monitor = Monitor::start(node, addresses.clone()).await;
+            self.monitors.push(monitor);
+        }
+    }
+
+    /// All clients, and their threads.
+    async fn connect(&mut self, jvm: &Arc<Jvm>) {
+        let scene = self.scene;
+        for name in scene.clients() {
+            let server = scene.servers.get(&name).copied().unwrap_or(0);
+            let options = scene.options.get(&name).map_or("", String::as_str);
+            let mut jvm = Arc::clone(jvm);
+            if scene.apart.contains(&name) {
+                jvm = jvm::another().expect("there is a JDK");
+                self.processes.insert(name.clone(), Arc::clone(&jvm));
+            }
+            let options: Vec<_> = options.split_whitespace().collect();
+            let client = jvm.client(&self.ground.url(server), &options).await;
+            self.names.client(client.id(), &name);
+            self.clients.insert(name, client);
+        }
+        for actor in scene.actors() {
+            let (client, name) = actor.split_once('/').unwrap_or_default();
+            let thread = self.clients[client].thread();
+            self.names.thread(&thread.id().await, name);
+            self.threads.insert(actor, thread);
+        }
+    }
+
     async fn run(mut self, golden: &Golden) -> Vec<String> {
         for step in &self.scene.steps {
-            self.step(step).await;
+            let before = self.seen(golden).len();
+            self.step(step, golden).await;
             self.expected += timeless(&step.commands);
             let give_up = Instant::now() + STEP;
             while timeless(&self.seen(golden)) < self.expected && Instant::now() < give_up {
                 sleep(ms(10)).await;
             }
             sleep(SETTLES).await;
+            for call in &step.blocks {
+                if !self.pending.get(call).is_some_and(Pending::is_blocked) {
+                    self.found.push(format!("{call} has ended"));
+                }
+            }
+            let sent = self.seen(golden).len() - before;
+            if sent < step.at_least {
+                let at_least = step.at_least;
+                self.found
+                    .push(format!("{sent} commands in a loop, not {at_least}"));
+            }
+            for (key, value) in self.ground.values(step.state.keys()).await {
+                let value: Vec<_> = value.split(' ').map(|w| self.names.applied(w)).collect();
+                let (value, expected) = (value.join(" "), &step.state[&key]);
+                if value != *expected {
+                    self.found
+                        .push(format!("{key} holds {value:?}, not {expected:?}"));
+                }
+            }
         }
-        let seen = self.seen(golden);
-        let expected = self.scene.steps.iter().flat_map(|step| &step.commands);
-        self.found.extend(differences(expected, &seen));
+        self.found
+            .extend(differences(self.scene, &self.seen(golden)));
         for (_, client) in self.clients {
             client.end();
         }
         self.found
     }
 
-    async fn step(&mut self, step: &Step) {
-        if let Some(time) = step.pass {
-            sleep(ms(time)).await;
-        } else if let Some(command) = &step.by_hand {
-            self.ground.by_hand(command).await;
-        } else {
-            self.call(step).await;
+    async fn step(&mut self, step: &Step, golden: &Golden) {
+        match &step.event {
+            None => self.call(step).await,
+            Some(Event::Pass(time)) => sleep(ms(*time)).await,
+            Some(Event::ByHand(command)) => self.ground.by_hand(command).await,
+            Some(Event::Again(script)) => {
+                let hash = &golden.scripts[script];
+                let last = self.monitors.iter().find_map(|monitor| monitor.last(hash));
+                let reply = self.ground.again(&last.expect("it was sent")).await;
+                self.compare(script, step.gives.as_deref().unwrap_or("null"), &reply);
+            }
+            Some(Event::Kill(client)) => self.processes[client].kill(),
+            Some(Event::Freeze(server)) => self.ground.freeze(*server),
+            Some(Event::Move(key)) => self.ground.move_slot(key).await,
         }
         for (call, expected) in &step.ends {
             let Some(pending) = self.pending.remove(call) else {
@@ -188,7 +224,8 @@ impl<'a> Play<'a> {
 
     /// The commands so far.
     fn seen(&self, golden: &Golden) -> Vec<String> {
-        let of = |monitor: &Monitor| monitor.commands(&self.names, &golden.scripts);
+        let whole = self.scene.from_the_start;
+        let of = |monitor: &Monitor| monitor.commands(&self.names, &golden.scripts, whole);
         self.monitors.iter().flat_map(of).collect()
     }
 
@@ -199,7 +236,17 @@ impl<'a> Play<'a> {
             thread.begin("interrupt").answer().await.ok();
             return;
         }
-        let pending = thread.begin(self.translated(call));
+        let call_here = self.translated(call);
+        let pending = if let Some(time) = step.late {
+            let proxy = self.ground.proxy(name_in(call)).await;
+            proxy.to_client(Fault::Stall);
+            let pending = thread.begin(call_here);
+            sleep(ms(time)).await;
+            proxy.to_client(Fault::None);
+            pending
+        } else {
+            thread.begin(call_here)
+        };
         let whole = format!("{by} {call}");
         if step.gives.as_deref() == Some("(blocked)") {
             self.pending.insert(whole, pending);
@@ -248,40 +295,8 @@ impl<'a> Play<'a> {
     }
 }
 
-impl Ground {
-    async fn new(scene: &Scene) -> Self {
-        if scene.cluster {
-            return Self::Cluster(Cluster::builder().masters(3).replicas(0).start().await);
-        }
-        let mut servers = Vec::new();
-        for _ in 0..=scene.servers.values().copied().max().unwrap_or(0) {
-            servers.push(Server::start().await);
-        }
-        Self::Servers(servers)
-    }
-
-    fn url(&self, server: usize) -> String {
-        match self {
-            Self::Servers(servers) => servers[server].url(),
-            Self::Cluster(cluster) => cluster.url(),
-        }
-    }
-
-    fn addresses(&self) -> Vec<std::net::SocketAddr> {
-        match self {
-            Self::Servers(servers) => servers.iter().map(Server::addr).collect(),
-            Self::Cluster(cluster) => (0..cluster.len()).map(|node| cluster.addr(node)).collect(),
-        }
-    }
-
-    /// Runs a command that is none of Redisson's: in a script, which monitors leave out.
-    async fn by_hand(&self, command: &[String]) {
-        let Self::Servers(servers) = self else {
-            panic!("nothing is done by hand in a cluster");
-        };
-        let mut raw: Raw = servers[0].raw().await;
-        let run = ["EVAL", "return redis.call(unpack(ARGV))", "0"].map(str::to_owned);
-        let reply = raw.cmd(&[&run[..], command].concat()).await;
-        assert!(reply.error().is_none(), "{reply:?}");
-    }
+/// The name of the object in `kind(name).method(arguments)`.
+fn name_in(call: &str) -> &str {
+    let name = call.split_once('(').map_or("", |(_, rest)| rest);
+    name.split_once(").").map_or(name, |(name, _)| name)
 }

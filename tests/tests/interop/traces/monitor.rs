@@ -1,28 +1,34 @@
 //! What clients of a server send, by its `MONITOR`, in the form of the recording.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// Commands that clients send at any time, those of the start, and of who starts the servers.
-const LEFT_OUT: [&str; 10] = [
-    "PING", "INFO", "CLUSTER", "CLIENT", "HELLO", "SELECT", "SCRIPT", "PUBSUB", "WAIT", "KEYS",
+use super::ground::Node;
+
+/// Commands that clients send at any time, and those of the start.
+const LEFT_OUT: [&str; 9] = [
+    "PING", "INFO", "CLUSTER", "CLIENT", "HELLO", "SELECT", "SCRIPT", "PUBSUB", "READONLY",
 ];
+
+/// Those of who starts the servers and moves slots.
+const NOT_OF_CLIENTS: [&str; 5] = ["KEYS", "MIGRATE", "ASKING", "RESTORE-ASKING", "WAITAOF"];
 
 /// The names that clients and their threads have in the recording.
 #[derive(Default)]
 pub(super) struct Names {
     clients: Vec<(String, String)>,
+    /// By their whole ids.
     threads: Vec<(String, String)>,
 }
 
 /// The lines of a server's monitor.
 pub(super) struct Monitor {
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: Arc<Mutex<Vec<Line>>>,
+    is_replica: bool,
     task: JoinHandle<()>,
 }
 
@@ -37,21 +43,24 @@ impl Names {
         self.clients.push((id.into(), name.into()));
     }
 
-    /// `id` is `client:thread`. The number of a thread is one for all clients.
+    /// `id` is `client:thread`. The number of a thread is one for all clients of a process.
     pub(super) fn thread(&mut self, id: &str, name: &str) {
-        let number = id.split(':').nth(1).unwrap_or_default();
-        self.threads.push((number.into(), name.into()));
+        self.threads.push((id.into(), name.into()));
     }
 
     /// The word as the recording has it.
-    fn applied(&self, word: &str) -> String {
+    pub(super) fn applied(&self, word: &str) -> String {
         let mut word = word.to_owned();
         for (id, client) in &self.clients {
             while let Some(at) = word.find(&format!("{id}:")) {
                 let behind = &word[at + id.len() + 1..];
                 let digits = behind.bytes().take_while(u8::is_ascii_digit).count();
                 let (number, rest) = behind.split_at(digits);
-                let known = self.threads.iter().find(|(thread, _)| thread == number);
+                let is_it = |(thread, _): &&(String, String)| *thread == format!("{id}:{number}");
+                let of_another =
+                    |(thread, _): &&(String, String)| thread.split(':').nth(1) == Some(number);
+                let known = self.threads.iter().find(is_it);
+                let known = known.or_else(|| self.threads.iter().find(of_another));
                 let thread = known.map_or(number, |(_, name)| name);
                 word = format!("{}{client}:{thread}{rest}", &word[..at]);
             }
@@ -67,29 +76,41 @@ impl Names {
 }
 
 impl Monitor {
-    pub(super) async fn start(addr: SocketAddr) -> Self {
-        let mut stream = TcpStream::connect(addr).await.expect("the server is up");
+    /// `servers` are the addresses of all: a replica is told by its master what to execute.
+    pub(super) async fn start(node: Node, servers: Vec<String>) -> Self {
+        let mut stream = TcpStream::connect(node.addr)
+            .await
+            .expect("the server is up");
         stream.write_all(b"MONITOR\r\n").await.expect("it reads");
         let mut reader = BufReader::new(stream);
         let mut ok = String::new();
         reader.read_line(&mut ok).await.expect("it answers");
         assert_eq!(ok.trim(), "+OK");
-        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let lines = Arc::<Mutex<Vec<Line>>>::default();
         let seen = Arc::clone(&lines);
         let task = tokio::spawn(async move {
             let mut stream = reader.lines();
             while let Ok(Some(line)) = stream.next_line().await {
+                let line = Line::parse(&line).filter(|line| !servers.contains(&line.from));
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.push(line);
+                seen.extend(line);
             }
         });
-        Self { lines, task }
+        Self {
+            lines,
+            is_replica: node.is_replica,
+            task,
+        }
     }
 
-    /// All commands so far. `scripts` are hashes by name.
-    pub(super) fn commands(&self, names: &Names, scripts: &HashMap<String, String>) -> Vec<String> {
+    /// All commands so far. `scripts` are hashes by name; those of the start are left out unless it is asked for the `whole`.
+    pub(super) fn commands(
+        &self,
+        names: &Names,
+        scripts: &HashMap<String, String>,
+        whole: bool,
+    ) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines: Vec<_> = lines.iter().filter_map(|line| Line::parse(line)).collect();
         let mut commands: Vec<String> = Vec::new();
         let mut is_left_out = true;
         for (at, line) in lines.iter().enumerate() {
@@ -102,22 +123,28 @@ impl Monitor {
                 }
                 continue;
             }
-            let command = words[0].to_ascii_uppercase();
             // A script that the server does not know runs nothing. It is loaded and sent again.
             let is_unknown = lines.get(at + 1).is_none_or(|next| next.from != "lua");
-            is_left_out = LEFT_OUT.contains(&command.as_str())
-                || command == "EVAL"
-                || command == "EVALSHA" && is_unknown;
+            is_left_out = line.is_left_out(is_unknown, whole);
             if is_left_out {
                 continue;
             }
-            commands.push(if command == "EVALSHA" {
+            let command = if words[0].eq_ignore_ascii_case("EVALSHA") {
                 script(&words, scripts)
             } else {
                 words.join(" ")
-            });
+            };
+            let place = if self.is_replica { "replica: " } else { "" };
+            commands.push(format!("{place}{command}"));
         }
         commands
+    }
+
+    /// The words of the last call of the script with this hash.
+    pub(super) fn last(&self, hash: &str) -> Option<Vec<String>> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |line: &&Line| line.words.get(1).is_some_and(|word| word == hash);
+        lines.iter().rfind(is_it).map(|line| line.words.clone())
     }
 }
 
@@ -128,6 +155,16 @@ impl Drop for Monitor {
 }
 
 impl Line {
+    fn is_left_out(&self, is_unknown: bool, whole: bool) -> bool {
+        let command = self.words[0].to_ascii_uppercase();
+        let asks_for_nothing = command == "WAIT" && self.words[1] == "0";
+        let at_the_start = LEFT_OUT.contains(&command.as_str())
+            || asks_for_nothing
+            || command == "EVAL"
+            || command == "EVALSHA" && is_unknown;
+        NOT_OF_CLIENTS.contains(&command.as_str()) || at_the_start && !whole
+    }
+
     /// From `+1795336255.577101 [0 127.0.0.1:55422] "GET" "c"`.
     fn parse(line: &str) -> Option<Self> {
         let (head, mut rest) = line.split_once("] ")?;

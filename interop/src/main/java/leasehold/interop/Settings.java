@@ -1,12 +1,15 @@
 package leasehold.interop;
 
 import java.net.URI;
+import java.time.Duration;
 import org.redisson.client.codec.ByteArrayCodec;
 import org.redisson.client.codec.Codec;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.codec.Kryo5Codec;
 import org.redisson.config.BaseConfig;
+import org.redisson.config.BaseMasterSlaveServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.ConstantDelay;
 import org.redisson.config.Protocol;
 import org.redisson.config.ShardedSubscriptionMode;
 
@@ -22,7 +25,12 @@ final class Settings {
     static Config of(String[] words) {
         String url = words[1];
         var config = new Config().setThreads(8).setNettyThreads(4);
-        BaseConfig<?> servers = url.startsWith("redis-cluster:") ? cluster(config, words) : single(config, url);
+        BaseConfig<?> servers = switch (URI.create(url).getScheme()) {
+            case "redis-cluster" -> cluster(config, words);
+            case "redis-sentinel" -> sentinels(config, url);
+            case "redis-replicated" -> replicated(config, url);
+            default -> single(config, url);
+        };
         for (int i = 2; i < words.length; i++) {
             String[] option = words[i].split("=", 2);
             apply(config, servers, option[0], option[1]);
@@ -34,12 +42,36 @@ final class Settings {
         return config.useSingleServer().setAddress(url).setConnectionMinimumIdleSize(2).setConnectionPoolSize(CONNECTIONS);
     }
 
-    private static BaseConfig<?> cluster(Config config, String[] words) {
-        String[] hosts = URI.create(words[1]).getAuthority().split(",");
-        var servers = config.useClusterServers().setScanInterval(1000);
+    /** A master and its replicas, in this order. */
+    private static BaseConfig<?> replicated(Config config, String url) {
+        String[] hosts = hosts(url);
+        var servers = config.useMasterSlaveServers().setMasterAddress("redis://" + hosts[0]);
+        for (int i = 1; i < hosts.length; i++) {
+            servers.addSlaveAddress("redis://" + hosts[i]);
+        }
+        return small(servers);
+    }
+
+    private static BaseConfig<?> sentinels(Config config, String url) {
+        var servers = config.useSentinelServers().setMasterName(URI.create(url).getPath().substring(1)).setScanInterval(500);
+        for (String host : hosts(url)) {
+            servers.addSentinelAddress("redis://" + host);
+        }
+        return small(servers);
+    }
+
+    private static String[] hosts(String url) {
+        return URI.create(url).getAuthority().split(",");
+    }
+
+    private static <T extends BaseMasterSlaveServersConfig<T>> T small(T servers) {
         servers.setMasterConnectionMinimumIdleSize(1).setMasterConnectionPoolSize(CONNECTIONS);
-        servers.setSlaveConnectionMinimumIdleSize(1).setSlaveConnectionPoolSize(CONNECTIONS);
-        for (String host : hosts) {
+        return servers.setSlaveConnectionMinimumIdleSize(1).setSlaveConnectionPoolSize(CONNECTIONS);
+    }
+
+    private static BaseConfig<?> cluster(Config config, String[] words) {
+        var servers = small(config.useClusterServers().setScanInterval(1000));
+        for (String host : hosts(words[1])) {
             servers.addNodeAddress("redis://" + host);
         }
         for (int i = 2; i < words.length; i++) {
@@ -58,6 +90,9 @@ final class Settings {
             case "codec" -> config.setCodec(codec(value));
             case "timeout" -> servers.setTimeout(Integer.parseInt(value));
             case "retryAttempts" -> servers.setRetryAttempts(Integer.parseInt(value));
+            case "retryDelay" -> servers.setRetryDelay(new ConstantDelay(Duration.ofMillis(Long.parseLong(value))));
+            case "slavesSync" -> config.setSlavesSyncTimeout(Long.parseLong(value));
+            case "subscriptionTimeout" -> servers.setSubscriptionTimeout(Integer.parseInt(value));
             case "sharded" -> { }
             default -> throw new IllegalArgumentException("no option " + option);
         }
