@@ -46,10 +46,14 @@ impl Discovery {
         }
         match target {
             Target::Single(endpoint) => (Self::Single(endpoint.clone()), endpoint),
-            Target::Cluster { seeds } => {
+            Target::Cluster {
+                seeds,
+                sharded_channels,
+            } => {
                 let mut template = seeds[0].clone();
                 template.stall_after = Some(STALLED_AFTER);
-                (Self::Cluster(ClusterNodes::new(seeds)), template)
+                let nodes = ClusterNodes::new(seeds, sharded_channels);
+                (Self::Cluster(nodes), template)
             }
             Target::Sentinel {
                 sentinels,

@@ -13,6 +13,8 @@ pub enum Target {
     Cluster {
         /// At least one.
         seeds: Vec<Endpoint>,
+        /// Whether channels belong to slots where the servers can do that.
+        sharded_channels: bool,
     },
     /// The master of a service, by the sentinels that know it.
     Sentinel {
@@ -58,6 +60,7 @@ impl Target {
         match family {
             Deployment::Cluster => Ok(Self::Cluster {
                 seeds: endpoints(single, &login, hosts, 6379, path, query)?,
+                sharded_channels: true,
             }),
             Deployment::Sentinel => sentinel(single, &login, hosts, path, query),
             Deployment::Server | Deployment::Socket => Endpoint::parse(url).map(Self::Single),
@@ -68,7 +71,7 @@ impl Target {
     pub fn endpoints_mut(&mut self) -> Vec<&mut Endpoint> {
         match self {
             Self::Single(endpoint) => vec![endpoint],
-            Self::Cluster { seeds } => seeds.iter_mut().collect(),
+            Self::Cluster { seeds, .. } => seeds.iter_mut().collect(),
             Self::Sentinel {
                 sentinels, server, ..
             } => sentinels.iter_mut().chain([server]).collect(),
@@ -77,11 +80,21 @@ impl Target {
 }
 
 impl Target {
+    /// Uses the channels of the whole cluster, also where the servers have sharded ones. Elsewhere there are no others.
+    pub fn use_plain_channels(&mut self) {
+        if let Self::Cluster {
+            sharded_channels, ..
+        } = self
+        {
+            *sharded_channels = false;
+        }
+    }
+
     /// The endpoints of servers, without sentinels.
     pub fn servers_mut(&mut self) -> Vec<&mut Endpoint> {
         match self {
             Self::Single(endpoint) => vec![endpoint],
-            Self::Cluster { seeds } => seeds.iter_mut().collect(),
+            Self::Cluster { seeds, .. } => seeds.iter_mut().collect(),
             Self::Sentinel { server, .. } => vec![server],
         }
     }

@@ -38,6 +38,8 @@ const MAX_PROBES: usize = 16;
 pub(crate) struct ClusterNodes {
     /// The nodes in the URL. They are kept for ever: when all other nodes that were known are gone, these may be back.
     seeds: Vec<Endpoint>,
+    /// Whether sharded channels are used where there are any.
+    sharded_channels: bool,
     pub(crate) probes: Probes,
 }
 
@@ -52,14 +54,15 @@ pub(crate) struct Present<'a> {
 }
 
 impl ClusterNodes {
-    pub(crate) fn new(seeds: Vec<Endpoint>) -> Self {
+    pub(crate) fn new(seeds: Vec<Endpoint>, sharded_channels: bool) -> Self {
         Self {
             seeds,
+            sharded_channels,
             probes: Probes::default(),
         }
     }
 
-    /// The view of a seed, and whether channels belong to slots there. The seeds are tried in random order, the next one
+    /// The view of a seed, and whether channels belong to slots. The seeds are tried in random order, the next one
     /// after a failure or a short while: a client that has all nodes in its URL should not connect to all of them.
     pub(crate) async fn first(&self) -> Result<(View, bool), Error> {
         let mut seeds = self.seeds.clone();
@@ -71,7 +74,7 @@ impl ClusterNodes {
             let next = seeds.next();
             let is_last = next.is_none();
             if let Some(seed) = next {
-                asked.add(first_view(seed));
+                asked.add(first_view(seed, self.sharded_channels));
             }
             let answer = if is_last {
                 asked.next().await
@@ -309,13 +312,14 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// The first view from `seed`, and whether channels belong to slots there.
-async fn first_view(seed: Endpoint) -> Result<(View, bool), Error> {
+/// The first view from `seed`, and whether channels belong to slots: if that is `wanted`, and possible there.
+async fn first_view(seed: Endpoint, wanted: bool) -> Result<(View, bool), Error> {
     let connection = Connection::connect(seed.clone())
         .await
         .map_err(|error| explain_database(error, &seed))?;
     let view = view_of(&connection, &seed).await?;
-    Ok((view, has_sharded_channels(&connection).await?))
+    let sharded = wanted && has_sharded_channels(&connection).await?;
+    Ok((view, sharded))
 }
 
 /// Adds to the refusal of a `SELECT` that the database came from the URL.

@@ -60,6 +60,8 @@ pub struct LocksBuilder {
     config: Config,
     /// Name and version.
     application: Option<(String, String)>,
+    /// Whether channels of a cluster are those of all its nodes, also where there are sharded ones.
+    plain_channels: bool,
     connect_timeout: Option<Duration>,
     command_timeout: Option<Duration>,
     #[cfg(feature = "tls")]
@@ -336,6 +338,7 @@ impl LocksBuilder {
             url,
             config,
             application: None,
+            plain_channels: false,
             connect_timeout: None,
             command_timeout: None,
             #[cfg(feature = "tls")]
@@ -377,6 +380,14 @@ impl LocksBuilder {
     /// Other libraries that use the same locks; none by default.
     pub fn interop(mut self, interop: Interop) -> Self {
         self.config.interop = interop;
+        self
+    }
+
+    /// Publishes and subscribes in the whole cluster also where the servers have sharded channels, as Redisson does with
+    /// `shardedSubscriptionMode` OFF. Off by default. Every process that uses these locks has to do the same: what one says is not
+    /// heard by the others otherwise, and they find a lock free by a look.
+    pub fn plain_channels(mut self) -> Self {
+        self.plain_channels = true;
         self
     }
 
@@ -444,6 +455,7 @@ impl LocksBuilder {
             url,
             mut config,
             application,
+            plain_channels,
             connect_timeout,
             command_timeout,
             ..
@@ -468,6 +480,9 @@ impl LocksBuilder {
             return Err(Error::bad_lease("the longest lease of the restart guard"));
         }
         let mut target = Target::parse(&url).map_err(Error::from_client)?;
+        if plain_channels {
+            target.use_plain_channels();
+        }
         for endpoint in target.endpoints_mut() {
             endpoint.connect_timeout =
                 timeout("connect", connect_timeout, endpoint.connect_timeout)?;

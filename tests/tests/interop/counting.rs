@@ -32,40 +32,42 @@ async fn counted_permits_are_conserved() {
 
 #[tokio::test]
 async fn a_counted_permit_wakes_a_waiter_of_the_other() {
-    everywhere(async |stage| {
-        let name = stage.name("count");
-        let java = stage.java[0].thread();
-        let count = format!("sem({name})");
-        let ours = stage.locks.semaphore(&name, 3).counting();
-        assert!(ours.try_set_permits(3).await.unwrap());
-        let mut to_us = HandOffs::new(format!("from Redisson's semaphore: {}", stage.label));
-        let mut to_java = HandOffs::new(format!("to Redisson's semaphore: {}", stage.label));
-        for _ in 0..3 {
-            java.ok(format!("{count}.acquire(3)")).await;
-            let waits = {
-                let ours = ours.clone();
-                tokio::spawn(async move { ours.acquire(3).await })
-            };
-            until("a ticket", async || stage.tickets(&name).await == 1).await;
-            let released = java.call(format!("{count}.release(3)")).await;
-            released.ok();
-            within("our turn", waits).await.unwrap().unwrap();
-            to_us.until_now(released.begin);
+    everywhere(hand_over).await;
+}
 
-            let mut waits = java.begin(format!("{count}.acquire(2)"));
-            waits.is_blocked_for(ms(60)).await;
-            let released = now();
-            ours.release(3).await.unwrap();
-            let taken = waits.answer().await;
-            taken.ok();
-            to_java.add(released, taken.end);
-            java.ok(format!("{count}.release(2)")).await;
-        }
-        to_us.were_by_message();
-        to_java.were_by_message();
-        both_see(stage, &name, 3).await;
-    })
-    .await;
+/// Hands permits from the one to the other and back.
+pub(crate) async fn hand_over(stage: &Stage) {
+    let name = stage.name("count");
+    let java = stage.java[0].thread();
+    let count = format!("sem({name})");
+    let ours = stage.locks.semaphore(&name, 3).counting();
+    assert!(ours.try_set_permits(3).await.unwrap());
+    let mut to_us = HandOffs::new(format!("from Redisson's semaphore: {}", stage.label));
+    let mut to_java = HandOffs::new(format!("to Redisson's semaphore: {}", stage.label));
+    for _ in 0..3 {
+        java.ok(format!("{count}.acquire(3)")).await;
+        let waits = {
+            let ours = ours.clone();
+            tokio::spawn(async move { ours.acquire(3).await })
+        };
+        until("a ticket", async || stage.tickets(&name).await == 1).await;
+        let released = java.call(format!("{count}.release(3)")).await;
+        released.ok();
+        within("our turn", waits).await.unwrap().unwrap();
+        to_us.until_now(released.begin);
+
+        let mut waits = java.begin(format!("{count}.acquire(2)"));
+        waits.is_blocked_for(ms(60)).await;
+        let released = now();
+        ours.release(3).await.unwrap();
+        let taken = waits.answer().await;
+        taken.ok();
+        to_java.add(released, taken.end);
+        java.ok(format!("{count}.release(2)")).await;
+    }
+    to_us.were_by_message();
+    to_java.were_by_message();
+    both_see(stage, &name, 3).await;
 }
 
 /// Both say that so many are free.

@@ -70,37 +70,39 @@ async fn permits_that_expire_come_back_to_both() {
 
 #[tokio::test]
 async fn a_returned_permit_wakes_a_waiter_of_the_other() {
-    everywhere(async |stage| {
-        let name = stage.name("permits");
-        let java = stage.java[0].thread();
-        let pool = format!("pes({name})");
-        let ours = stage.locks.semaphore(&name, 3);
-        assert!(java.says(format!("{pool}.trySetPermits(3)")).await);
-        let mut to_us = HandOffs::new(format!("from Redisson's permits: {}", stage.label));
-        let mut to_java = HandOffs::new(format!("to Redisson's permits: {}", stage.label));
-        for _ in 0..3 {
-            let ids = java.ok(format!("{pool}.acquire(3)")).await;
-            let ids = ids.trim_matches(['[', ']']).to_owned();
-            let waits = spawn(ours.acquire_many(3));
-            until("a ticket", async || stage.tickets(&name).await == 1).await;
-            let released = java.call(format!("{pool}.release({ids})")).await;
-            released.ok();
-            let permit = within("our turn", waits).await.unwrap().unwrap();
-            to_us.until_now(released.begin);
+    everywhere(hand_over).await;
+}
 
-            let mut waits = java.begin(format!("{pool}.acquire()"));
-            waits.is_blocked_for(ms(60)).await;
-            let released = now();
-            drop(permit);
-            let taken = waits.answer().await;
-            to_java.add(released, taken.end);
-            java.ok(format!("{pool}.release({})", taken.ok())).await;
-        }
-        to_us.were_by_message();
-        to_java.were_by_message();
-        both_see(stage, &name, 3).await;
-    })
-    .await;
+/// Hands permits from the one to the other and back.
+pub(crate) async fn hand_over(stage: &Stage) {
+    let name = stage.name("permits");
+    let java = stage.java[0].thread();
+    let pool = format!("pes({name})");
+    let ours = stage.locks.semaphore(&name, 3);
+    assert!(java.says(format!("{pool}.trySetPermits(3)")).await);
+    let mut to_us = HandOffs::new(format!("from Redisson's permits: {}", stage.label));
+    let mut to_java = HandOffs::new(format!("to Redisson's permits: {}", stage.label));
+    for _ in 0..3 {
+        let ids = java.ok(format!("{pool}.acquire(3)")).await;
+        let ids = ids.trim_matches(['[', ']']).to_owned();
+        let waits = spawn(ours.acquire_many(3));
+        until("a ticket", async || stage.tickets(&name).await == 1).await;
+        let released = java.call(format!("{pool}.release({ids})")).await;
+        released.ok();
+        let permit = within("our turn", waits).await.unwrap().unwrap();
+        to_us.until_now(released.begin);
+
+        let mut waits = java.begin(format!("{pool}.acquire()"));
+        waits.is_blocked_for(ms(60)).await;
+        let released = now();
+        drop(permit);
+        let taken = waits.answer().await;
+        to_java.add(released, taken.end);
+        java.ok(format!("{pool}.release({})", taken.ok())).await;
+    }
+    to_us.were_by_message();
+    to_java.were_by_message();
+    both_see(stage, &name, 3).await;
 }
 
 /// Java's threads take single permits as fast as they can; a request of ours for all of them is served all the same.

@@ -30,32 +30,33 @@ struct Setting {
     tagged: bool,
 }
 
-const SETTINGS: [Setting; 4] = [
-    Setting {
-        label: "a server, RESP2",
-        clustered: false,
-        protocol: "protocol=RESP2",
-        tagged: false,
-    },
-    Setting {
-        label: "a server, RESP3, hash tags",
-        clustered: false,
-        protocol: "protocol=RESP3",
-        tagged: true,
-    },
-    Setting {
-        label: "a cluster, RESP2, hash tags",
-        clustered: true,
-        protocol: "protocol=RESP2",
-        tagged: true,
-    },
-    Setting {
-        label: "a cluster, RESP3",
-        clustered: true,
-        protocol: "protocol=RESP3",
-        tagged: false,
-    },
+/// All of them. Clients of Redisson's are shared by those that differ in names alone, which follow one another.
+const SETTINGS: [Setting; 8] = [
+    Setting::new("a server, RESP2", false, "protocol=RESP2", false),
+    Setting::new("a server, RESP2, hash tags", false, "protocol=RESP2", true),
+    Setting::new("a server, RESP3", false, "protocol=RESP3", false),
+    Setting::new("a server, RESP3, hash tags", false, "protocol=RESP3", true),
+    Setting::new("a cluster, RESP2", true, "protocol=RESP2", false),
+    Setting::new("a cluster, RESP2, hash tags", true, "protocol=RESP2", true),
+    Setting::new("a cluster, RESP3", true, "protocol=RESP3", false),
+    Setting::new("a cluster, RESP3, hash tags", true, "protocol=RESP3", true),
 ];
+
+impl Setting {
+    const fn new(
+        label: &'static str,
+        clustered: bool,
+        protocol: &'static str,
+        tagged: bool,
+    ) -> Self {
+        Self {
+            label,
+            clustered,
+            protocol,
+            tagged,
+        }
+    }
+}
 
 /// Plays a scene in every setting. Says so and returns if there is no JDK.
 pub(crate) async fn everywhere(scene: impl AsyncFn(&Stage)) {
@@ -101,8 +102,8 @@ pub(crate) fn unique(what: &str) -> String {
 
 impl Stage {
     async fn set(jvm: &Arc<Jvm>, index: usize, setting: &'static Setting) -> Self {
-        static JAVA: [OnceCell<[Client; 2]>; SETTINGS.len()] =
-            [const { OnceCell::const_new() }; SETTINGS.len()];
+        static JAVA: [OnceCell<[Client; 2]>; SETTINGS.len() / 2] =
+            [const { OnceCell::const_new() }; SETTINGS.len() / 2];
         let url = if setting.clustered {
             cluster().await.url()
         } else {
@@ -118,7 +119,7 @@ impl Stage {
         Self {
             label: setting.label,
             locks: beside_redisson(&url).await,
-            java: JAVA[index].get_or_init(connect).await.clone(),
+            java: JAVA[index / 2].get_or_init(connect).await.clone(),
             url,
             tagged: setting.tagged,
         }
@@ -141,6 +142,11 @@ impl Stage {
             url: url.into(),
             tagged: false,
         }
+    }
+
+    /// The same with these locks of ours.
+    pub(crate) fn beside(self, locks: Locks) -> Self {
+        Self { locks, ..self }
     }
 
     /// A name that no other test has.
