@@ -1,6 +1,7 @@
 //! Leases of both: renewed while their holders live, over when they died, and not renewed by those who wake up too late.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use leasehold::{Guard, LostReason, Permit, ReadGuard, WriteGuard};
@@ -8,7 +9,7 @@ use leasehold_testkit::Scratch;
 use leasehold_testkit::process::Watched;
 
 use crate::jvm::{self, Client, Jvm, Thread};
-use crate::stage::{Stage, everywhere, leased, server, unique};
+use crate::stage::{Stage, cluster, everywhere, leased, server, unique};
 use crate::support::{ms, until, within};
 
 /// Redisson's watchdog and our leases.
@@ -81,9 +82,19 @@ async fn java_takes_all(client: &Client, name: &str) -> Vec<Thread> {
 #[tokio::test]
 async fn both_watchdogs_keep_their_holds_for_three_leases() {
     let Some(jvm) = jvm::shared() else { return };
-    let url = server().await.url();
-    let java = jvm.client(&url, &[WATCHDOG]).await;
-    let locks = leased(&url, ms(LEASE)).await;
+    holds_last_for_three_leases(&jvm, &server().await.url()).await;
+}
+
+/// Where Redisson renews slot by slot, one after another.
+#[tokio::test]
+async fn both_watchdogs_keep_their_holds_for_three_leases_in_a_cluster() {
+    let Some(jvm) = jvm::shared() else { return };
+    holds_last_for_three_leases(&jvm, &cluster().await.url()).await;
+}
+
+async fn holds_last_for_three_leases(jvm: &Arc<Jvm>, url: &str) {
+    let java = jvm.client(url, &[WATCHDOG]).await;
+    let locks = leased(url, ms(LEASE)).await;
     let (theirs, ours) = (unique("theirs"), unique("ours"));
     let threads = java_takes_all(&java, &theirs).await;
     let held = take_all(&locks, &ours).await;
@@ -148,6 +159,13 @@ async fn what_a_killed_jvm_held_is_ours_when_its_lease_ends() {
     java.thread()
         .ok(format!("{pool}.acquire({LEASE}, ms)"))
         .await;
+    let count = format!("sem({name}-count)");
+    assert!(
+        java.thread()
+            .says(format!("{count}.trySetPermits(2)"))
+            .await
+    );
+    java.thread().ok(format!("{count}.acquire()")).await;
     let locks = leased(&url, ms(LEASE)).await;
     assert!(
         locks
@@ -161,6 +179,9 @@ async fn what_a_killed_jvm_held_is_ours_when_its_lease_ends() {
     jvm.kill();
     let held = take_all(&locks, &name).await;
     println!("a killed JVM's locks were ours after {:?}", since.elapsed());
+    // Permits without owners are gone with it.
+    let count = locks.semaphore(format!("{name}-count"), 2).counting();
+    assert_eq!(count.available().await.unwrap(), 1);
     assert!(held.are_held());
     drop(held);
     locks.shutdown().await.unwrap();

@@ -3,8 +3,10 @@
 //! The Java half is in `interop/` and has to be built, so these tests run only on demand. Without a JDK each says so and passes.
 
 mod counting;
+mod failover;
 mod fair;
 mod faults;
+mod faults_holding;
 mod handing_over;
 mod jvm;
 mod latch;
@@ -13,6 +15,7 @@ mod multi;
 mod mutex;
 mod permits;
 mod pubsub;
+mod red;
 mod rw;
 mod stage;
 mod storm;

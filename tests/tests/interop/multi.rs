@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use leasehold::Release;
+use leasehold::{ErrorKind, Release};
 
 use crate::handing_over::hand_over;
 use crate::jvm::Client;
@@ -109,6 +109,35 @@ async fn a_release_of_a_part_wakes_a_multi_lock_of_the_other() {
         // One of ours against both of theirs, which wait for it and hold it together with the other.
         let theirs = multi(&stage.java[0], &[&a, &b]);
         hand_over(stage, &b, &theirs, 3, || ours.lock()).await;
+    })
+    .await;
+}
+
+/// Its hash is another one: ours refuses it, and leaves it alone. Redisson's does not look what the hash is.
+#[tokio::test]
+async fn a_group_of_redissons_is_refused_where_it_holds_and_let_in_where_a_mutex_does() {
+    everywhere(async |stage| {
+        let name = stage.name("group");
+        let [java, other] = [0, 1].map(|n| stage.java[n].thread());
+        let (group, same) = (format!("group({name}/a,b)"), format!("group({name}/b,c)"));
+        let mutex = stage.locks.mutex(&name);
+
+        java.ok(format!("{group}.lock()")).await;
+        let error = mutex.lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+        let error = mutex.force_unlock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+        assert!(!other.says(format!("{same}.tryLock()")).await, "b is held");
+        java.ok(format!("{group}.unlock()")).await;
+        let guard = mutex.try_lock().await.unwrap().expect("it is free");
+        // Redisson's takes a hash of another kind for a free one.
+        assert!(other.says(format!("{group}.tryLock()")).await);
+        assert!(guard.is_held());
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        let error = mutex.try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+        other.ok(format!("{group}.unlock()")).await;
+        drop(mutex.try_lock().await.unwrap().expect("it is free"));
     })
     .await;
 }

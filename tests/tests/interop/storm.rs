@@ -29,6 +29,9 @@ const LEASE: Duration = Duration::from_secs(3);
 /// Processes of ours, and of Redisson's.
 const PROCESSES: usize = 3;
 
+/// Of the storm with a process that does not keep to the locks.
+const SHORT: Duration = Duration::from_secs(4);
+
 /// Threads of each process of Redisson's.
 const THREADS: usize = 4;
 
@@ -50,6 +53,7 @@ const STOP: Duration = Duration::from_secs(60);
 struct Storm {
     url: String,
     seed: u64,
+    mode: &'static str,
     dir: Scratch,
     recorder: Recorder,
     java: Vec<(Arc<Jvm>, Vec<Pending>)>,
@@ -63,7 +67,7 @@ async fn redissons_and_our_processes_keep_their_promises_together() {
         return;
     }
     let server = Server::start().await;
-    let mut storm = Storm::start(server.url()).await;
+    let mut storm = Storm::start(server.url(), "storm", PROCESSES).await;
     let mut chance = Chance::new(storm.seed);
     let end = Instant::now() + TIME;
     sleep(Duration::from_secs(2)).await;
@@ -79,8 +83,30 @@ async fn redissons_and_our_processes_keep_their_promises_together() {
     storm.judge();
 }
 
+/// What shows that the storm can fail: nobody stands still here, so what is found is not taken for Redisson's.
+#[tokio::test]
+async fn a_process_that_does_not_keep_to_the_locks_is_caught() {
+    if jvm::shared().is_none() {
+        return;
+    }
+    let server = Server::start().await;
+    let mut storm = Storm::start(server.url(), "storm-broken", 1).await;
+    sleep(SHORT).await;
+    storm.stop().await;
+    let events = history::read(storm.dir.path());
+    let report = checker::check(&events, &LIMITS);
+    let (theirs, others) = apart(&events, &report);
+    println!("{} violations", others.len());
+    assert!(theirs.is_empty(), "{theirs:?}");
+    for key in ["interop:mutex", "interop:fenced", "interop:rw"] {
+        let of_it = |violation: &&Violation| violation.message.contains(key);
+        assert!(others.iter().any(|other| of_it(other)), "{key}: {others:?}");
+    }
+}
+
 impl Storm {
-    async fn start(url: String) -> Self {
+    /// `mode` is that of our processes; there are so many of either kind.
+    async fn start(url: String, mode: &'static str, processes: usize) -> Self {
         let seed = Chance::seed();
         println!("LEASEHOLD_SEED={seed}");
         let dir = Scratch::new();
@@ -88,23 +114,27 @@ impl Storm {
         let mut this = Self {
             url,
             seed,
+            mode,
             dir,
             recorder,
             java: Vec::new(),
             ours: Vec::new(),
             faults: 0,
         };
-        let client = jvm::another().expect("there is a JDK");
+        let client = start_jvm();
         let pool = client.client(&this.url, &[]).await.thread();
         let set = format!("pes(interop:pool).trySetPermits({PERMITS})");
         assert!(pool.says(set).await);
         client.kill();
-        for n in 0..PROCESSES as u64 {
+        for n in 0..processes as u64 {
             this.ours.push(this.spawn(seed.wrapping_add(1_000 * n)));
         }
-        let java = |n: u64| this.spawn_java(seed.wrapping_add(1_000 * n + 500));
-        let (first, second, third) = tokio::join!(java(0), java(1), java(2));
-        this.java.extend([first, second, third]);
+        // All start before the first is waited for.
+        let jvms: Vec<_> = (0..processes).map(|_| start_jvm()).collect();
+        for (jvm, n) in jvms.into_iter().zip(0..) {
+            let threads = this.play(&jvm, seed.wrapping_add(1_000 * n + 500)).await;
+            this.java.push((jvm, threads));
+        }
         this
     }
 
@@ -112,7 +142,7 @@ impl Storm {
         let program = Path::new(env!("CARGO_BIN_EXE_interop_worker"));
         let dir = self.dir.path();
         let args = [
-            "storm".into(),
+            self.mode.into(),
             self.url.clone(),
             LEASE.as_millis().to_string(),
             dir.display().to_string(),
@@ -121,8 +151,8 @@ impl Storm {
         Watched::spawn(program, &args, dir, &dir.join("log"))
     }
 
-    async fn spawn_java(&self, seed: u64) -> (Arc<Jvm>, Vec<Pending>) {
-        let jvm = jvm::another().expect("there is a JDK");
+    /// The threads of a process of Redisson's.
+    async fn play(&self, jvm: &Arc<Jvm>, seed: u64) -> Vec<Pending> {
         let lease = LEASE.as_millis();
         let [watchdog, wait] = ["watchdog", "fairWait"].map(|option| format!("{option}={lease}"));
         let client = jvm.client(&self.url, &[&watchdog, &wait]).await;
@@ -133,8 +163,7 @@ impl Storm {
                 .thread()
                 .begin(format!("storm {dir} {seed} {n} {lease}"))
         };
-        let threads = (0..THREADS).map(begin).collect();
-        (jvm, threads)
+        (0..THREADS).map(begin).collect()
     }
 
     /// Each kind of fault in its turn.
@@ -157,7 +186,9 @@ impl Storm {
                 let id = self.begins("KillJava", Effect::Delays);
                 self.java[index].0.kill();
                 self.recorder.record(What::Died { pid });
-                self.java[index] = self.spawn_java(seed).await;
+                let jvm = start_jvm();
+                let threads = self.play(&jvm, seed).await;
+                self.java[index] = (jvm, threads);
                 self.ends(id);
             }
         }
@@ -224,23 +255,7 @@ impl Storm {
     fn judge(&self) {
         let events = history::read(self.dir.path());
         let report = checker::check(&events, &LIMITS);
-        let frozen = frozen_jvms(&events);
-        let ends = ends(&events);
-        let by_frozen = |event: &Event| {
-            let end = match &event.what {
-                What::Ok { hold, .. } => ends.get(hold.as_str()).copied().unwrap_or(u64::MAX),
-                _ => event.at,
-            };
-            let stood_still = |(pid, since, until): &(u32, u64, u64)| {
-                *pid == event.process && *since < end && event.at < until + micros(AFTER_THAW)
-            };
-            frozen.iter().any(stood_still)
-        };
-        let is_redissons = |violation: &&Violation| {
-            ["I1", "I2", "I16"].contains(&violation.invariant)
-                && violation.events.iter().any(by_frozen)
-        };
-        let (theirs, others): (Vec<_>, Vec<_>) = report.violations.iter().partition(is_redissons);
+        let (theirs, others) = apart(&events, &report);
         println!("{}", Summary(&report, theirs.len()));
         for violation in &theirs {
             println!("Redisson's: {}: {}", violation.invariant, violation.message);
@@ -258,6 +273,30 @@ impl Storm {
             assert!(grants > 20 * TIME.as_secs() as usize, "{kind}: little work");
         }
     }
+}
+
+fn start_jvm() -> Arc<Jvm> {
+    jvm::another().expect("there is a JDK")
+}
+
+/// The violations that are Redisson's, and the others.
+fn apart<'a>(events: &[Event], report: &'a Report) -> (Vec<&'a Violation>, Vec<&'a Violation>) {
+    let frozen = frozen_jvms(events);
+    let ends = ends(events);
+    let by_frozen = |event: &Event| {
+        let end = match &event.what {
+            What::Ok { hold, .. } => ends.get(hold.as_str()).copied().unwrap_or(u64::MAX),
+            _ => event.at,
+        };
+        let stood_still = |(pid, since, until): &(u32, u64, u64)| {
+            *pid == event.process && *since < end && event.at < until + micros(AFTER_THAW)
+        };
+        frozen.iter().any(stood_still)
+    };
+    let is_redissons = |violation: &&Violation| {
+        ["I1", "I2", "I16"].contains(&violation.invariant) && violation.events.iter().any(by_frozen)
+    };
+    report.violations.iter().partition(is_redissons)
 }
 
 struct Summary<'a>(&'a Report, usize);

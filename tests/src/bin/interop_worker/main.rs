@@ -4,6 +4,8 @@
 //!   is killed.
 //! - `interop_worker storm URL LEASE DIRECTORY SEED` takes locks and permits of every kind by chance and records what happens,
 //!   until the directory has a file `stop`.
+//! - `interop_worker storm-broken URL LEASE DIRECTORY SEED` does the same, but now and then it takes another lock than the one that
+//!   it writes down: the checker must find that.
 //!
 //! LEASE is in milliseconds.
 
@@ -21,12 +23,16 @@ async fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["hold", url, lease, name] => hold(&connect(url, lease).await, name).await,
-        ["storm", url, lease, dir, seed] => {
+        [mode @ ("storm" | "storm-broken"), url, lease, dir, seed] => {
             let seed = seed.parse().expect("a seed");
-            storm::run(connect(url, lease).await, Path::new(dir), seed).await;
+            let is_broken = *mode == "storm-broken";
+            storm::run(connect(url, lease).await, Path::new(dir), seed, is_broken).await;
         }
         _ => {
-            println!("interop_worker hold URL LEASE NAME | storm URL LEASE DIRECTORY SEED");
+            println!(
+                "interop_worker hold URL LEASE NAME | storm URL LEASE DIRECTORY SEED | \
+                 storm-broken URL LEASE DIRECTORY SEED"
+            );
             return ExitCode::FAILURE;
         }
     }

@@ -20,6 +20,8 @@ struct Task {
     number: u64,
     /// How often something was taken, for the names of holds.
     taken: u64,
+    /// Whether it takes others than it writes down, now and then.
+    is_broken: bool,
 }
 
 enum Held {
@@ -59,7 +61,7 @@ macro_rules! take {
 }
 
 /// Runs until the storm is over.
-pub(crate) async fn run(locks: Locks, dir: &Path, seed: u64) {
+pub(crate) async fn run(locks: Locks, dir: &Path, seed: u64, is_broken: bool) {
     let recorder = Recorder::open(dir, "ours");
     let tasks: Vec<_> = (0..TASKS)
         .map(|number| {
@@ -70,6 +72,7 @@ pub(crate) async fn run(locks: Locks, dir: &Path, seed: u64) {
                 chance: Chance::new(seed.wrapping_add(number)),
                 number,
                 taken: 0,
+                is_broken,
             };
             tokio::spawn(task.run())
         })
@@ -97,7 +100,8 @@ impl Task {
     }
 
     async fn mutex(&mut self, key: &str) {
-        let mutex = self.locks.mutex(key);
+        let name = self.really(key);
+        let mutex = self.locks.mutex(name);
         take!(
             self,
             key,
@@ -139,7 +143,9 @@ impl Task {
     }
 
     async fn write(&mut self) {
-        let (key, rw) = ("interop:rw", self.locks.rw_lock("interop:rw"));
+        let key = "interop:rw";
+        let name = self.really(key);
+        let rw = self.locks.rw_lock(name);
         take!(
             self,
             key,
@@ -153,10 +159,9 @@ impl Task {
     }
 
     async fn permit(&mut self) {
-        let (key, pool) = (
-            "interop:pool",
-            self.locks.semaphore("interop:pool", PERMITS),
-        );
+        let key = "interop:pool";
+        let name = self.really(key);
+        let pool = self.locks.semaphore(name, PERMITS);
         let mode = Mode::Permit(PERMITS);
         take!(
             self,
@@ -168,6 +173,16 @@ impl Task {
             try_acquire_for,
             acquire
         );
+    }
+
+    /// The name that is asked for where `key` is written down.
+    fn really(&mut self, key: &str) -> String {
+        let other = if self.is_broken && self.chance.percent(50) {
+            ":other"
+        } else {
+            ""
+        };
+        format!("{key}{other}")
     }
 
     fn way(&mut self) -> Way {

@@ -56,6 +56,7 @@ final class Client {
             case "pes" -> redisson.getPermitExpirableSemaphore(name);
             case "latch" -> redisson.getCountDownLatch(name);
             case "multi" -> redisson.getMultiLock(parts(name));
+            case "group" -> redisson.getMultiLock(name.split("/")[0], List.of((Object[]) name.split("/")[1].split(",")));
             case "red" -> redisson.getRedLock(parts(name));
             default -> lock(kind, name);
         };

@@ -1,0 +1,186 @@
+//! Holders and waiters of both when a replica takes over: behind sentinels, and in a cluster.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::{Guard, Locks};
+use leasehold_testkit::history::now;
+use leasehold_testkit::{Cluster, Failover, Raw, Sentinels};
+use tokio::task::JoinHandle;
+
+use crate::jvm::{self, Client, Jvm, Pending, Thread};
+use crate::stage::leased;
+use crate::support::{HandOffs, ms, until, within};
+
+/// Of ours and of Redisson's watchdog: longer than a failover takes.
+const LEASE: Duration = Duration::from_secs(6);
+
+/// So that a request to the master that died is sent again soon.
+const OPTIONS: [&str; 3] = ["watchdog=6000", "timeout=1000", "retryDelay=300"];
+
+/// Locks that are held and waited for while a server dies.
+struct Cast {
+    java: [Client; 2],
+    holders: Locks,
+    waiters: Locks,
+    names: [String; 3],
+    /// Of the first name Java's, with a waiter of ours; of the second ours, with one of Java's.
+    theirs: Thread,
+    ours: Guard,
+    our_turn: JoinHandle<Guard>,
+    their_thread: Thread,
+    their_turn: Pending,
+    /// Of the last fencing token.
+    token: u64,
+}
+
+impl Cast {
+    async fn take_places(jvm: &Arc<Jvm>, url: &str, names: [String; 3], raw: &mut Raw) -> Self {
+        let java = [
+            jvm.client(url, &OPTIONS).await,
+            jvm.client(url, &OPTIONS).await,
+        ];
+        let (holders, waiters) = (leased(url, LEASE).await, leased(url, LEASE).await);
+        let [theirs_name, ours_name, _] = &names;
+        let theirs = java[0].thread();
+        theirs.ok(format!("lock({theirs_name}).lock()")).await;
+        let waits = waiters.mutex(theirs_name).lock();
+        let our_turn = tokio::spawn(async move { waits.await.unwrap() });
+        let line = crate::support::beside("leasehold_line", theirs_name);
+        until("our ticket", async || {
+            raw.cmd(&["ZCARD", &line]).await.int() == 1
+        })
+        .await;
+        let ours = holders.mutex(ours_name).lock().await.unwrap();
+        let their_thread = java[1].thread();
+        let mut their_turn = their_thread.begin(format!("lock({ours_name}).lock()"));
+        their_turn.is_blocked_for(ms(300)).await;
+        let mut this = Self {
+            java,
+            holders,
+            waiters,
+            names,
+            theirs,
+            ours,
+            our_turn,
+            their_thread,
+            their_turn,
+            token: 0,
+        };
+        this.take_tokens().await;
+        this
+    }
+
+    /// Tokens of both, by turns.
+    async fn take_tokens(&mut self) {
+        let name = &self.names[2];
+        let (java, lock) = (self.java[0].thread(), format!("fenced({name})"));
+        for _ in 0..2 {
+            let token: u64 = java
+                .ok(format!("{lock}.lockAndGetToken()"))
+                .await
+                .parse()
+                .unwrap();
+            assert!(token > self.token, "Java: {token} after {}", self.token);
+            java.ok(format!("{lock}.unlock()")).await;
+            let guard = within(
+                "the fenced lock",
+                self.holders.mutex(name).lock().into_future(),
+            );
+            let guard = guard.await.unwrap();
+            self.token = guard.token().as_u64();
+            assert!(self.token > token, "ours: {} after {token}", self.token);
+            guard.release().await.unwrap();
+        }
+    }
+
+    /// After the failover, for longer than a lease: the holds are renewed where the locks are now.
+    async fn hold_on(&mut self) {
+        let [theirs, ours, _] = self.names.clone();
+        let strangers = self.java[0].thread();
+        let end = Instant::now() + LEASE + LEASE / 3;
+        while Instant::now() < end {
+            assert!(self.ours.is_held());
+            let held = format!("lock({theirs}).isHeldByCurrentThread()");
+            assert!(self.theirs.says(held).await);
+            assert!(!strangers.says(format!("lock({ours}).tryLock()")).await);
+            assert!(
+                self.holders
+                    .mutex(&theirs)
+                    .try_lock()
+                    .await
+                    .unwrap()
+                    .is_none()
+            );
+            assert!(!self.our_turn.is_finished());
+            assert!(self.their_turn.is_blocked());
+            tokio::time::sleep(ms(300)).await;
+        }
+    }
+
+    /// Everybody gets a turn; how long each took, after the other's release.
+    async fn change_over(self, label: &str) {
+        let [theirs, ours, _] = &self.names;
+        let mut to_us = HandOffs::new(format!("from Redisson's lock after a failover: {label}"));
+        let unlocked = self.theirs.call(format!("lock({theirs}).unlock()")).await;
+        unlocked.ok();
+        let guard = within("our turn", self.our_turn).await.unwrap();
+        to_us.until_now(unlocked.begin);
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+
+        let mut to_java = HandOffs::new(format!("to Redisson's lock after a failover: {label}"));
+        let released = now();
+        self.ours.release().await.unwrap();
+        let locked = self.their_turn.answer().await;
+        locked.ok();
+        to_java.add(released, locked.end);
+        self.their_thread.ok(format!("lock({ours}).unlock()")).await;
+        to_us.were_by_message();
+        to_java.were_by_message();
+        self.holders.shutdown().await.unwrap();
+        self.waiters.shutdown().await.unwrap();
+    }
+}
+
+fn names() -> [String; 3] {
+    ["theirs", "ours", "tokens"].map(str::to_owned)
+}
+
+/// The replicas have what was written so far.
+async fn replicated(raw: &mut Raw, probe: &str, replicas: &str) {
+    raw.cmd(&["SET", probe, "1", "PX", "60000"]).await;
+    let confirmed = raw.cmd(&["WAIT", replicas, "20000"]).await.int();
+    assert_eq!(confirmed.to_string(), replicas);
+}
+
+#[tokio::test]
+async fn holds_waiters_and_tokens_of_both_outlive_a_crash_of_the_master_behind_sentinels() {
+    let Some(jvm) = jvm::shared() else { return };
+    let sentinels = Sentinels::start().await;
+    let mut raw = sentinels.node(0).raw().await;
+    let mut cast = Cast::take_places(&jvm, &sentinels.url(), names(), &mut raw).await;
+    replicated(&mut raw, "probe", "2").await;
+    sentinels.node(0).kill();
+    sentinels.wait_for_writable().await;
+    cast.hold_on().await;
+    cast.take_tokens().await;
+    cast.change_over("sentinels").await;
+}
+
+#[tokio::test]
+async fn holds_waiters_and_tokens_of_both_outlive_a_crash_of_a_master_in_a_cluster() {
+    let Some(jvm) = jvm::shared() else { return };
+    let cluster = Cluster::start().await;
+    let tag = cluster.key_at(0, "k").await;
+    let names = names().map(|name| format!("{{{tag}}}{name}"));
+    let mut raw = cluster.raw(0).await;
+    let mut cast = Cast::take_places(&jvm, &cluster.url(), names, &mut raw).await;
+    replicated(&mut raw, &tag, "1").await;
+    cluster.kill(0);
+    cluster.failover(3, Failover::Force).await;
+    cluster.wait_for_writable(&tag).await;
+    cast.hold_on().await;
+    cast.take_tokens().await;
+    cast.change_over("a cluster").await;
+}
