@@ -38,13 +38,27 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// The locks of one server. Clones share everything; the connection ends with the last of them and of their guards.
 ///
-/// ```no_run
-/// # async fn example() -> Result<(), leasehold::Error> {
-/// let locks = leasehold::Locks::connect("redis://127.0.0.1:6379").await?;
-/// let guard = locks.mutex("order:42").lock().await?;
-/// println!("mine, with token {}", guard.token());
+/// ```
+/// # leasehold_testkit::example::with_url(async |url| {
+/// let locks = leasehold::Locks::connect(url).await?; // once in a program
+///
+/// // Handles do no I/O: make them where they are used.
+/// let order = locks.mutex("order:42");
+/// let printer = locks.fair_mutex("printer");
+/// let prices = locks.rw_lock("prices");
+/// let transfer = locks.multi(["account:7", "account:12"]);
+/// let connections = locks.semaphore("fragile:connections", 5);
+/// let pages = locks.latch("pages");
+/// let step = locks.barrier("step", 3);
+/// let report = locks.plain_mutex("report"); // shared with redis-py
+/// let nested = locks.owner().mutex("order:42");
+///
+/// let guard = order.lock().await?;
+/// println!("{} has `{}`, with token {}", locks.client_id(), guard.key(), guard.token());
+/// drop(guard);
+/// locks.shutdown().await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone)]
 pub struct Locks {
@@ -53,6 +67,26 @@ pub struct Locks {
 }
 
 /// Settings of a [`Locks`], to be connected.
+///
+/// ```
+/// # leasehold_testkit::example::with_url(async |url| {
+/// use std::time::Duration;
+/// use leasehold::{Interop, Locks, Replicas};
+///
+/// let locks = Locks::builder(url)
+///     .namespace("shop") // keys begin with `shop:`
+///     .lease(Duration::from_secs(10)) // 30 s by default
+///     .connect_timeout(Duration::from_secs(2)) // 5 s by default
+///     .command_timeout(Duration::from_secs(2)) // 5 s by default
+///     .interop(Interop::Off)
+///     .replicated(Replicas::None)
+///     .restart_guard(Duration::from_secs(10)) // off by default
+///     .connect()
+///     .await?;
+/// assert_eq!(locks.mutex("order:42").key(), "shop:order:42");
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone)]
 #[must_use = "nothing is connected until `connect` is awaited"]
 pub struct LocksBuilder {
@@ -70,6 +104,14 @@ pub struct LocksBuilder {
 
 impl Locks {
     /// Connects to the server at `url` with default settings.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// let locks = leasehold::Locks::connect(url).await?; // "redis://127.0.0.1:6379"
+    /// # assert!(locks.mutex("order:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -93,6 +135,15 @@ impl Locks {
     ///
     /// `CLIENT LIST` shows the connections as `leasehold:<host>:<pid>`, unless the URL ends in `?client_name=…`; those for
     /// renewals have `:renewal` behind the name.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// # use leasehold::Locks;
+    /// let locks = Locks::builder(url).namespace("shop").connect().await?;
+    /// # assert_eq!(locks.mutex("order:42").key(), "shop:order:42");
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn builder(url: impl Into<String>) -> LocksBuilder {
         LocksBuilder::new(url.into())
     }
@@ -175,6 +226,16 @@ impl Locks {
     }
 
     /// A new owner, whose locks nest.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let me = locks.owner();
+    /// let outer = me.mutex("order:42").lock().await?;
+    /// let inner = me.mutex("order:42").lock().await?; // at once
+    /// # drop((outer, inner));
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner::new(&self.context)
@@ -190,8 +251,10 @@ impl Locks {
     /// An id of an owner of these same `Locks` gives that owner. One that is no owner's makes every lock fail with
     /// [`ErrorKind::Config`].
     ///
-    /// ```no_run
-    /// # async fn example(here: leasehold::Locks, there: leasehold::Locks) -> Result<(), leasehold::Error> {
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// # let here = leasehold::Locks::connect(url.clone()).await?;
+    /// # let there = leasehold::Locks::connect(url).await?;
     /// let me = here.owner();
     /// let guard = me.mutex("order:42").lock().await?;
     /// let id = me.id().to_owned(); // sent to another process, with the rest of the job
@@ -199,7 +262,7 @@ impl Locks {
     /// let taken_over = there.owner_from(id).mutex("order:42").lock().await?;
     /// assert!(taken_over.token() > guard.token());
     /// # Ok(())
-    /// # }
+    /// # });
     /// ```
     #[must_use]
     pub fn owner_from(&self, id: impl AsRef<str>) -> Owner {
@@ -257,12 +320,14 @@ impl Locks {
     ///
     /// They were read when these locks connected; of a cluster, three masters were asked.
     ///
-    /// ```no_run
-    /// # async fn example(locks: leasehold::Locks) {
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
     /// for warning in locks.warnings() {
     ///     eprintln!("locks: {warning}");
     /// }
-    /// # }
+    /// # assert!(locks.warnings().is_empty());
+    /// # Ok(())
+    /// # });
     /// ```
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
@@ -273,6 +338,20 @@ impl Locks {
     ///
     /// Waiters get [`ErrorKind::Closed`], and so does every later call. Guards that are still alive are lost with
     /// [`LostReason::Closed`](crate::LostReason::Closed) and their locks released: end the work under them first.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// use leasehold::{ErrorKind, LostReason};
+    ///
+    /// let guard = locks.mutex("order:42").lock().await?;
+    /// locks.shutdown().await?; // at the end of `main`, or on SIGTERM
+    /// assert_eq!(guard.lost().await, LostReason::Closed);
+    ///
+    /// let late = locks.mutex("order:42").lock().await.unwrap_err();
+    /// assert_eq!(late.kind(), ErrorKind::Closed);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -348,6 +427,14 @@ impl LocksBuilder {
 
     /// A prefix of every name, followed by a colon on the server. It keeps locks apart from other data, and one service's
     /// from another's. It has no braces.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// let shop = leasehold::Locks::builder(url).namespace("shop").connect().await?;
+    /// assert_eq!(shop.mutex("order:42").key(), "shop:order:42");
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn namespace(mut self, namespace: impl AsRef<str>) -> Self {
         self.config.namespace = Some(Arc::from(namespace.as_ref()));
         self
@@ -403,6 +490,18 @@ impl LocksBuilder {
     /// A server that was restarted has forgotten its locks, while their holders go on trusting their leases. Give the
     /// longest lease that is used there. Until it has passed a lock counts as held: waiters wait, `try_lock` says
     /// `None`. The user needs the right to call `INFO`.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// # use std::time::Duration;
+    /// # use leasehold::Locks;
+    /// let minute = Duration::from_secs(60);
+    /// let locks = Locks::builder(url).restart_guard(minute).connect().await?;
+    /// // The server has just been started:
+    /// assert!(locks.mutex("order:42").try_lock().await?.is_none());
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn restart_guard(mut self, longest_lease: Duration) -> Self {
         self.config.restart_grace = Some(longest_lease);
         self
@@ -410,6 +509,17 @@ impl LocksBuilder {
 
     /// TLS configuration for URLs with TLS: trusted roots and client certificate. By default the certificates of the system
     /// are trusted.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_tls(async |url, authority| {
+    /// use leasehold::{Locks, TlsConfig};
+    ///
+    /// let config = TlsConfig::trusting(authority.as_bytes())?; // PEM: the private authority, and no other
+    /// let locks = Locks::builder(url).tls(config).connect().await?; // "rediss://locks.internal:6379"
+    /// # assert!(locks.mutex("order:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: TlsConfig) -> Self {
         self.tls = Some(config);

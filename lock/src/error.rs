@@ -18,6 +18,17 @@ use crate::state::names::BadName;
 ///
 /// That others hold the lock is never an error. The message says what happened to which key at which node, what caused it,
 /// and what to do. It never shows a password.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// use leasehold::ErrorKind;
+///
+/// let error = locks.mutex("").lock().await.unwrap_err(); // a name has 1 byte at least
+/// assert_eq!(error.kind(), ErrorKind::BadName);
+/// println!("{error} (key {:?}, server {:?})", error.key(), error.node());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(thiserror::Error)]
 #[error("{0}")]
 pub struct Error(Box<Inner>);

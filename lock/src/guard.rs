@@ -28,6 +28,20 @@ use crate::state::token::FencingToken;
 /// [`token`](Self::token) lets the storage that is written to refuse a holder that does not know yet.
 ///
 /// A process that is forked has no locks of its parent's: its copy of a guard is not held, and dropping it does nothing.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// let guard = locks.mutex("order:42").lock().await?;
+/// assert_eq!(guard.key(), "order:42");
+/// assert!(guard.is_held() && guard.valid_for() <= Duration::from_secs(30));
+/// assert_eq!(guard.acknowledged(), 0); // no replica was asked
+///
+/// drop(guard); // free
+/// assert!(locks.mutex("order:42").try_lock().await?.is_some());
+/// # Ok(())
+/// # });
+/// ```
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     /// Kept by the hold until it ends, and not by the guard: one that is leaked keeps no connection.
@@ -59,6 +73,16 @@ impl Guard {
     }
 
     /// The fencing token: higher than that of every earlier acquisition of this name.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let order = locks.mutex("order:42");
+    /// let first = order.lock().await?.token();
+    /// let second = order.lock().await?.token();
+    /// assert!(second > first);
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn token(&self) -> FencingToken {
         // Every primitive whose guard is this type has tokens.
@@ -73,6 +97,17 @@ impl Guard {
     }
 
     /// Whether the lease may still be trusted. Asks the clocks of this machine, not the server.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let guard = locks.mutex("order:42").lock().lease(Duration::from_millis(50)).await?;
+    /// assert!(guard.is_held());
+    /// tokio::time::sleep(Duration::from_millis(60)).await;
+    /// assert!(!guard.is_held());
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.valid_for().is_zero()
@@ -91,6 +126,19 @@ impl Guard {
     ///
     /// Resolves in time without an answer of the server, and for a fixed lease. The future is independent of the guard: it
     /// can move to another task.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// use leasehold::LostReason;
+    ///
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// let lost = tokio::spawn(guard.lost());
+    /// order.force_unlock().await?; // by an operator
+    /// assert_eq!(lost.await?, LostReason::Stolen);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Panics
     ///
@@ -111,15 +159,17 @@ impl Guard {
     /// started for a fixed lease and cannot be, the token is cancelled at once. Cancelling a clone of it by hand
     /// does nothing to the lock.
     ///
-    /// ```no_run
-    /// # async fn example(guard: leasehold::Guard) -> Result<(), Box<dyn std::error::Error>> {
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let guard = locks.mutex("order:42").lock().await?;
     /// let lost = guard.cancellation();
     /// let done = tokio::task::spawn_blocking(move || {
     ///     (0..1_000).take_while(|_| !lost.is_cancelled()).count() // steps that take a while each
     /// });
     /// assert_eq!(done.await?, 1_000);
+    /// # drop(guard);
     /// # Ok(())
-    /// # }
+    /// # });
     /// ```
     #[must_use]
     pub fn cancellation(&self) -> CancellationToken {
@@ -139,6 +189,24 @@ impl Guard {
     }
 
     /// Runs `future` while the lock is held: when the lock is lost, drops it where it stands.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// use leasehold::LostReason;
+    ///
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// assert_eq!(guard.run(async { 6 * 7 }).await?, 42);
+    ///
+    /// // A fixed lease that is too short for the work:
+    /// # drop(guard);
+    /// let guard = order.lock().lease(Duration::from_millis(50)).await?;
+    /// let stopped = guard.run(tokio::time::sleep(Duration::from_secs(10))).await.unwrap_err();
+    /// assert_eq!(stopped.reason(), LostReason::Expired);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -258,6 +326,20 @@ impl Guard {
     }
 
     /// Releases the lock and waits for the server's answer.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// use leasehold::Release;
+    ///
+    /// let order = locks.mutex("order:42");
+    /// assert_eq!(order.lock().await?.release().await?, Release::Released);
+    ///
+    /// let guard = order.lock().await?;
+    /// order.force_unlock().await?;
+    /// assert_eq!(guard.release().await?, Release::AlreadyGone); // no error, but too late
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

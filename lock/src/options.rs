@@ -7,6 +7,17 @@ use leasehold_cluster::Quorum;
 use crate::state::deadline::{is_good_lease, millis, token_ttl};
 
 /// Other libraries that use the same locks.
+///
+/// ```
+/// # leasehold_testkit::example::with_url(async |url| {
+/// use leasehold::{Interop, Locks};
+///
+/// let locks = Locks::builder(url).interop(Interop::Redisson).connect().await?;
+/// let guard = locks.mutex("order:42").lock().await?; // `redisson.getLock("order:42").lock()`
+/// # drop(guard);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Interop {
@@ -38,6 +49,21 @@ impl Interop {
 /// A master whose data are younger than the longest lease grants nothing in either mode, as they may have lost locks: see
 /// [`LocksBuilder::restart_guard`](crate::LocksBuilder::restart_guard). The user needs the rights to call `INFO` and
 /// `WAIT`, and in a cluster `CLUSTER MYID`, `REPLICAS` and `NODES`.
+///
+/// ```
+/// # leasehold_testkit::example::with_replicas(async |url| {
+/// use leasehold::{Locks, Replicas};
+///
+/// let locks = Locks::builder(url)
+///     .replicated(Replicas::All)
+/// #   .lease(std::time::Duration::from_secs(1)) // a fresh server grants nothing for as long
+///     .connect()
+///     .await?;
+/// let guard = locks.mutex("order:42").lock().await?;
+/// assert_eq!(guard.acknowledged(), 2); // both
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Replicas {

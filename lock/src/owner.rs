@@ -17,6 +17,18 @@ use crate::primitives::rw_lock::RwLock;
 ///
 /// If a lock was lost and a guard of it is still around, locking it again fails with
 /// [`ErrorKind::Lost`](crate::ErrorKind::Lost): the work under the old guard must end first.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let me = locks.owner();
+/// let outer = me.mutex("order:42").lock().await?;
+/// let inner = me.mutex("order:42").lock().await?; // at once, without a command
+/// assert!(locks.mutex("order:42").try_lock().await?.is_none()); // of no owner
+/// drop(inner);
+/// outer.release().await?; // the last guard releases it
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone)]
 pub struct Owner {
     context: Arc<Handle>,
@@ -41,18 +53,43 @@ impl Owner {
     }
 
     /// Its id, to be handed to another process: see [`Locks::owner_from`](crate::Locks::owner_from).
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// println!("send {} to the process that takes over", locks.owner().id());
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn id(&self) -> &str {
         self.holds.id()
     }
 
     /// The lock called `name`, of this owner.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let order = locks.owner().mutex("order:42");
+    /// let both = (order.lock().await?, order.lock().await?);
+    /// # drop(both);
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(&self.context, name.as_ref(), Some(&self.holds))
     }
 
     /// The fair lock called `name`, of this owner. Its waiters of one owner have one place in the order, since they nest.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let printer = locks.owner().fair_mutex("printer");
+    /// let both = (printer.lock().await?, printer.lock().await?);
+    /// # drop(both);
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn fair_mutex(&self, name: impl AsRef<str>) -> FairMutex {
         FairMutex::new(&self.context, name.as_ref(), Some(&self.holds))
@@ -60,6 +97,16 @@ impl Owner {
 
     /// The read-write lock called `name`, of this owner: a read nests in a read and in a write, a write in a write. A write in a
     /// read would wait for itself, and is an error of the kind [`ErrorKind::Nested`](crate::ErrorKind::Nested).
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.owner().rw_lock("prices");
+    /// let writing = prices.write().await?;
+    /// let reading = prices.read().await?; // nests in the write
+    /// # drop((writing, reading));
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(&self.context, name.as_ref(), Some(&self.holds))

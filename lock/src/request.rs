@@ -19,6 +19,20 @@ use crate::state::backoff::Backoff;
 /// The lease is renewed until the guard is dropped, unless [`lease`](Self::lease) fixes it. A lock that nests with one of
 /// the same [`Owner`](crate::Owner) has the lease of that one.
 ///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// // The conditions come before `.await`:
+/// let guard = locks
+///     .mutex("order:42")
+///     .try_lock_for(Duration::from_secs(2)) // how long to wait
+///     .max_hold(Duration::from_secs(60)) // how long to hold
+///     .await?;
+/// assert!(guard.is_some());
+/// # Ok(())
+/// # });
+/// ```
+///
 /// # Errors
 ///
 /// That the lock is held is not an error, and an error never means that it is held.
@@ -70,6 +84,18 @@ impl<T> Acquire<T> {
 
     /// A fixed lease, of 10 ms to 365 days, that is not renewed. It is not monitored either: loss on the server is detected
     /// at release or expiry only. Where it was waited for, it begins as a grant of a second, which one renewal confirms.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().lease(Duration::from_millis(50)).await?;
+    /// assert!(guard.valid_for() <= Duration::from_millis(50));
+    /// tokio::time::sleep(Duration::from_millis(100)).await;
+    /// assert!(order.try_lock().await?.is_some()); // it is over, and the next one has it
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.request.terms.lease = lease;
         self.request.terms.renew = false;
@@ -78,6 +104,18 @@ impl<T> Acquire<T> {
 
     /// Upper bound on the hold, 10 ms to 365 days, however often it is renewed: a body that hangs does not keep it for
     /// ever.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// use leasehold::LostReason;
+    ///
+    /// let guard = locks.mutex("order:42").lock().max_hold(Duration::from_millis(50)).await?;
+    /// let stuck = guard.run(std::future::pending::<()>()).await.unwrap_err();
+    /// assert!(matches!(stuck.reason(), LostReason::MaxHold | LostReason::Expired));
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.request.terms.max_hold = Some(max_hold);
         self
@@ -124,6 +162,18 @@ impl<T> Acquire<T> {
     }
 
     /// Which replicas must confirm the lock, whatever [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) says.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_replicas(async |url| {
+    /// # let lease = std::time::Duration::from_secs(1); // a fresh server grants nothing for as long
+    /// # let locks = leasehold::Locks::builder(url).lease(lease).connect().await?;
+    /// use leasehold::Replicas;
+    ///
+    /// let guard = locks.mutex("order:42").lock().replicated(Replicas::All).await?;
+    /// assert_eq!(guard.acknowledged(), 2); // both
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn replicated(mut self, replicas: Replicas) -> Self {
         self.request.terms.replicas = replicas;
         self
@@ -137,6 +187,16 @@ impl<T> Acquire<T> {
     /// the lock stands unused; if the waiter died, for twice that time, and for a second at least.
     ///
     /// Those of one process and lock have one place, and the first of them looks for all.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// use leasehold::Backoff;
+    ///
+    /// let guard = locks.mutex("order:42").lock().polling(Backoff::default()).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn polling(mut self, backoff: Backoff) -> Self {
         self.request.polling = Some(backoff);
         self

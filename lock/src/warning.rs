@@ -17,6 +17,21 @@ const ELECTION: Duration = Duration::from_secs(2);
 /// A setting of a server with which locks promise less than they should. See [`Locks::warnings`](crate::Locks::warnings).
 ///
 /// Its text names the server, what is wrong there, and what to do.
+///
+/// ```
+/// # leasehold_testkit::example::with_url(async |url| {
+/// # let mut raw = leasehold_testkit::Raw::connect(&url["redis://".len()..]).await?;
+/// # raw.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+/// use leasehold::{Locks, Warning};
+///
+/// let locks = Locks::connect(url).await?; // of a server that evicts
+/// for warning in locks.warnings() {
+///     eprintln!("at {}: {warning}", warning.node());
+/// }
+/// assert!(matches!(locks.warnings(), [Warning::Eviction { .. }]));
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {

@@ -22,6 +22,7 @@
 //! | [`storm`] | settings that storms and their worker processes share |
 //! | [`ports`] | loopback ports, unique among all test processes |
 //! | [`scratch`] | a private directory |
+//! | [`example`] | servers for the examples in the documentation |
 //! | [`scripted`], [`fake_cluster`] | a server, or a cluster, that follows a test's script |
 //! | `tls` | certificates made for a test (feature `tls`) |
 //! | [`wait`] | waiting with a bound and a reason |
@@ -33,6 +34,7 @@ pub mod cancel;
 pub mod chance;
 pub mod checker;
 pub mod cluster;
+pub mod example;
 pub mod fake_cluster;
 pub mod history;
 pub mod ledger;

@@ -28,6 +28,20 @@ use crate::state::names::Name;
 use crate::state::ticket::{Passed, Ticket, TicketText};
 
 /// The result of [`Guard::release`](crate::Guard::release).
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// use leasehold::Release;
+///
+/// let guard = locks.mutex("order:42").lock().await?;
+/// match guard.release().await? {
+///     Release::Released => {}
+///     Release::AlreadyGone => eprintln!("it was lost before the end"),
+///     _ => {}
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Release {

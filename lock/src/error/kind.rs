@@ -6,6 +6,22 @@ use leasehold_resp::ServerErrorKind::{
 };
 
 /// The kinds of [`Error`](crate::Error).
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// use leasehold::ErrorKind;
+///
+/// match locks.mutex("order:42").try_lock().await {
+///     Ok(Some(guard)) => drop(guard), // … ours …
+///     Ok(None) => println!("others have it"),
+///     Err(error) => match error.kind() {
+///         ErrorKind::Unavailable | ErrorKind::Unknown => eprintln!("{error}"), // and try again
+///         _ => return Err(error.into()),                                       // see to it
+///     },
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -127,7 +143,7 @@ impl ErrorKind {
             Self::NoExpiry => "find out who wrote it, then call `force_unlock()`",
             Self::Nested => "ask for them where the owner locks it first",
             Self::Denied => {
-                "check user and password, and the user's rights against the section ACL of the README"
+                "check user and password, and the user's rights against the section ACL of the guide `operating`"
             }
             Self::Protocol => "check that the URL is the one of a Redis or Valkey server",
             Self::Thread => "check the limits of this process",

@@ -1,6 +1,21 @@
 //! The end of a hold, as its guards see it.
 
 /// Why a hold can no longer be trusted.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// use leasehold::LostReason;
+///
+/// let guard = locks.mutex("order:42").lock().await?;
+/// let lost = guard.lost(); // for another task
+/// guard.release().await?;
+/// match lost.await {
+///     LostReason::Released | LostReason::Closed => {}
+///     reason => eprintln!("lost: {reason}"),
+/// }
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
@@ -32,6 +47,16 @@ pub enum LostReason {
 }
 
 /// The lock was lost while [`Guard::run`](crate::Guard::run) ran.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// let guard = locks.mutex("order:42").lock().lease(Duration::from_millis(50)).await?;
+/// let lost = guard.run(tokio::time::sleep(Duration::from_secs(10))).await.unwrap_err();
+/// println!("{lost}: {:?}", lost.reason());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the lock was lost: {reason}")]
 pub struct Lost {

@@ -39,18 +39,25 @@ use crate::state::names::Name;
 /// &leasehold_barrier:{shop:*`, and `+eval +evalsha +time +pttl +pexpire +hget +hset +hdel +hgetall +zscore +zadd +zrem +zcount
 /// +zremrangebyscore +zrangebyscore +publish +subscribe +unsubscribe +info`. Without the channel those who wait look each second.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
 /// let step = locks.barrier("step", 3);
-/// loop {
-///     // … one step of the work
-///     if step.wait().await?.is_leader() {
-///         // … what one of the three does between two steps
-///     }
-/// #   break;
+/// println!("`{}` is passed by three together", step.key());
+/// let workers = [1, 2, 3].map(|worker| {
+///     let step = step.clone();
+///     tokio::spawn(async move {
+///         // … the worker's part of the step …
+///         if step.wait().await?.is_leader() {
+///             println!("worker {worker} was the last: what one of them does between two steps");
+///         }
+///         Ok::<_, leasehold::Error>(())
+///     })
+/// });
+/// for worker in workers {
+///     worker.await??;
 /// }
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone)]
 pub struct Barrier {
@@ -61,6 +68,15 @@ pub struct Barrier {
 }
 
 /// A generation of a [`Barrier`] that has passed, for one of its parties.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let passed = locks.barrier("step", 1).wait().await?;
+/// assert!(passed.is_leader());
+/// println!("generation {}", passed.generation());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BarrierWaitResult {
     generation: u64,
@@ -86,6 +102,16 @@ impl Barrier {
 
     /// The lease of the parties of this handle, 10 ms to 365 days: the time within which the others are told if one of them
     /// dies. By default that of the [`Locks`](crate::Locks).
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// // The others are told within three seconds if this party dies.
+    /// let step = locks.barrier("step", 1).lease(Duration::from_secs(3));
+    /// step.wait().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub const fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
@@ -93,6 +119,17 @@ impl Barrier {
     }
 
     /// Arrives, and waits until all parties have. The future is independent of the handle: it can move to another task.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let step = locks.barrier("step", 2);
+    /// let (one, other) = tokio::join!(step.wait(), step.wait());
+    /// let (one, other) = (one?, other?);
+    /// assert_eq!(one.generation(), other.generation());
+    /// assert_ne!(one.is_leader(), other.is_leader()); // one of them leads
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -124,6 +161,16 @@ impl Barrier {
     ///
     /// When the server does not answer, it takes up to two command timeouts longer.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let step = locks.barrier("step", 2);
+    /// let passed = step.wait_for(Duration::from_millis(20)).await?;
+    /// assert!(passed.is_none()); // the other one did not come, and this one has withdrawn
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// As of [`wait`](Self::wait).
@@ -147,6 +194,14 @@ impl Barrier {
 
     /// Those who have arrived in the present generation, as holders: each with the time after which it counts as dead unless it
     /// is renewed. Of more than a hundred the first are told.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let step = locks.barrier("step", 2);
+    /// println!("{} have arrived at `{}`", step.inspect().await?.holders().len(), step.key());
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

@@ -25,15 +25,16 @@ use crate::state::names::Name;
 /// A semaphore that only counts: who takes permits and who gives them back need not be the same, and neither is known to the
 /// server. Made by [`Semaphore::counting`](crate::Semaphore::counting).
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
 /// // One process starts work of which another one tells the end.
 /// let in_flight = locks.semaphore("exports", 20).counting();
+/// assert_eq!(in_flight.key(), "exports");
 /// in_flight.acquire(1).await?;
 /// // … and elsewhere:
 /// in_flight.release(1).await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// # What crashes cost
@@ -86,6 +87,16 @@ impl CountingSemaphore {
     /// Takes so many permits at once, waiting until it can have all of them. The first use of a semaphore sets its number to the
     /// one of the handle. The future is independent of the handle: it can move to another task.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let in_flight = locks.semaphore("exports", 20).counting();
+    /// assert_eq!(in_flight.key(), "exports");
+    /// in_flight.acquire(3).await?; // waits until there are three
+    /// assert_eq!(in_flight.available().await?, 17);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::BadCount`](crate::ErrorKind::BadCount) for no permits, and for more than the handle's number; otherwise those
@@ -109,6 +120,15 @@ impl CountingSemaphore {
 
     /// Takes so many permits if they are free and nobody waits, in one round trip. Returns whether it did.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let in_flight = locks.semaphore("exports", 2).counting();
+    /// assert!(in_flight.try_acquire(2).await?);
+    /// assert!(!in_flight.try_acquire(1).await?);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`acquire`](Self::acquire).
@@ -121,6 +141,16 @@ impl CountingSemaphore {
     }
 
     /// Takes so many permits at once, waiting for at most `time`. Returns whether it did.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let in_flight = locks.semaphore("exports", 1).counting();
+    /// in_flight.acquire(1).await?;
+    /// assert!(!in_flight.try_acquire_for(1, Duration::from_millis(20)).await?);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -139,6 +169,16 @@ impl CountingSemaphore {
     }
 
     /// Gives so many permits back, whoever took them; it is not known whether anybody did.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let in_flight = locks.semaphore("exports", 20).counting();
+    /// in_flight.acquire(1).await?;
+    /// in_flight.release(1).await?; // by this process or another one
+    /// assert_eq!(in_flight.available().await?, 20);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -161,6 +201,13 @@ impl CountingSemaphore {
 
     /// How many permits are free at the moment. Those that somebody in line keeps are not.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// assert_eq!(locks.semaphore("exports", 20).counting().available().await?, 20);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a semaphore; and those of asking a server.
@@ -178,6 +225,16 @@ impl CountingSemaphore {
 
     /// Sets how many permits are free, whatever was taken. This handle and its clones go on with the new number.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let in_flight = locks.semaphore("exports", 20).counting();
+    /// in_flight.acquire(15).await?; // by a process that died
+    /// in_flight.set_permits(20).await?;
+    /// assert_eq!(in_flight.available().await?, 20);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::BadCount`](crate::ErrorKind::BadCount) for a number that a semaphore cannot have; otherwise those of
@@ -191,6 +248,15 @@ impl CountingSemaphore {
     }
 
     /// Sets how many permits are free if nobody used the semaphore yet. Returns whether that is so.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let in_flight = locks.semaphore("exports", 20).counting();
+    /// assert!(in_flight.try_set_permits(20).await?);
+    /// assert!(!in_flight.try_set_permits(5).await?); // it has a number
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

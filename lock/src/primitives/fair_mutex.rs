@@ -29,11 +29,29 @@ static KIND: Kind = Kind {
 /// just released it. Where a [`Mutex`] passes from task to task inside a process at no command, this one passes through the
 /// server each time, so it costs more.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
-/// let turn = locks.fair_mutex("printer").lock().await?; // behind all who asked before, in any process
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// let printer = locks.fair_mutex("printer");
+/// let turn = printer.lock().await?; // behind all who asked before, in any process
+/// println!("{} wait for `{}`", printer.inspect().await?.waiting(), printer.key());
+/// turn.release().await?;
+///
+/// // With a bound on the wait, and one on the turn:
+/// let turn = printer
+///     .try_lock_for(Duration::from_secs(60))
+///     .max_hold(Duration::from_secs(600))
+///     .await?;
+/// assert!(turn.is_some());
+/// assert!(printer.try_lock().await?.is_none());
+///
+/// // For operators:
+/// if let (Some(holder), Some(left)) = (printer.holder().await?, printer.remaining().await?) {
+///     println!("{} has it for {left:?} more", holder.client());
+/// }
+/// assert!(printer.force_unlock().await?);
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// The names of [`Locks::mutex`](crate::Locks::mutex) and these are the same locks on the server: they exclude each other. But
@@ -94,6 +112,14 @@ impl FairMutex {
 
     /// Takes the lock, waiting for all who asked before.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let turn = locks.fair_mutex("printer").lock().await?;
+    /// turn.release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -102,6 +128,16 @@ impl FairMutex {
     }
 
     /// Takes the lock if it is free and nobody waits for it, in one round trip.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// if let Some(turn) = locks.fair_mutex("printer").try_lock().await? {
+    ///     // … it was free, and nobody waited …
+    /// #   drop(turn);
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -114,6 +150,17 @@ impl FairMutex {
     ///
     /// When the server does not answer, it takes up to one command timeout longer. With no time to wait it is
     /// [`try_lock`](Self::try_lock): one attempt and no place in line.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let printer = locks.fair_mutex("printer");
+    /// let turn = printer.lock().await?;
+    /// assert!(printer.try_lock_for(Duration::from_millis(20)).await?.is_none());
+    /// # drop(turn);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

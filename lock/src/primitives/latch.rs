@@ -53,16 +53,19 @@ const MAX_PARTICIPANT: usize = 4096;
 /// `+eval +evalsha +time +pttl +pexpire +get +set +decr +del +zscore +zadd +zrem +zremrangebyscore +zrangebyscore +publish
 /// +subscribe +unsubscribe +info`. Without the channel those who wait look each second.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
 /// let pages = locks.latch("pages");
+/// assert_eq!(pages.key(), "pages");
 /// pages.try_set_count(3).await?;
 /// // … in three workers, anywhere:
-/// pages.count_down_as("page-1").await?;
+/// for page in ["page-1", "page-2", "page-3"] {
+///     pages.count_down_as(page).await?;
+/// }
 /// // … and in whatever needs all of them:
 /// pages.wait().await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone)]
 pub struct Latch {
@@ -91,6 +94,16 @@ impl Latch {
 
     /// A latch that this handle sets vanishes after `expiry`, 10 ms to 365 days; by default it has none. Those who wait then get
     /// [`ErrorKind::Broken`].
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let pages = locks.latch("pages").expiry(Duration::from_secs(600));
+    /// pages.try_set_count(3).await?;
+    /// assert!(pages.inspect().await?.remaining().is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub const fn expiry(mut self, expiry: Duration) -> Self {
         self.expiry = Some(expiry);
@@ -99,6 +112,16 @@ impl Latch {
 
     /// Which replicas must confirm what this handle changes, whatever
     /// [`LocksBuilder::replicated`](crate::LocksBuilder::replicated) says.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// use leasehold::Replicas;
+    ///
+    /// let pages = locks.latch("pages").replicated(Replicas::None); // whatever the builder says
+    /// assert!(pages.try_set_count(3).await?);
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub const fn replicated(mut self, replicas: Replicas) -> Self {
         self.replicas = replicas;
@@ -106,6 +129,15 @@ impl Latch {
     }
 
     /// Closes the latch with `count`, at least 1, if it is open. Returns whether it did.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let pages = locks.latch("pages");
+    /// assert!(pages.try_set_count(3).await?);
+    /// assert!(!pages.try_set_count(5).await?); // it is closed already
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -123,6 +155,16 @@ impl Latch {
 
     /// Closes the latch with `count`, at least 1, whatever its count is. Those who wait for a latch that is closed go on waiting.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let pages = locks.latch("pages");
+    /// pages.reset(3).await?;
+    /// pages.reset(5).await?;
+    /// assert_eq!(pages.count().await?, 5);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// As of [`try_set_count`](Self::try_set_count).
@@ -135,6 +177,16 @@ impl Latch {
     }
 
     /// Counts down by one, and opens the latch at zero. Returns what is left; nothing changes for a latch that is open.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let pages = locks.latch("pages");
+    /// pages.try_set_count(2).await?;
+    /// assert_eq!(pages.count_down().await?, 1);
+    /// assert_eq!(pages.count_down().await?, 0); // open
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -154,6 +206,16 @@ impl Latch {
     /// Counts down by one for `participant`, once for each count that the latch is set to: repeating it changes nothing.
     ///
     /// Participants are remembered until the latch opens, is set again, or nothing has been counted for a day.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let pages = locks.latch("pages");
+    /// pages.try_set_count(2).await?;
+    /// assert_eq!(pages.count_down_as("page-1").await?, 1);
+    /// assert_eq!(pages.count_down_as("page-1").await?, 1); // counted already
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -177,6 +239,14 @@ impl Latch {
 
     /// The present count; 0 if it is open.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let pages = locks.latch("pages");
+    /// assert_eq!(pages.count().await?, 0); // not set, so it is open
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongType`] if the key is no latch, [`ErrorKind::Broken`] if the latch vanished before it was counted down;
@@ -196,6 +266,19 @@ impl Latch {
 
     /// The count, and the participants that were counted.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let pages = locks.latch("pages");
+    /// assert_eq!(pages.key(), "pages");
+    /// pages.try_set_count(2).await?;
+    /// pages.count_down_as("page-1").await?;
+    /// let state = pages.inspect().await?;
+    /// assert_eq!(state.count(), 1);
+    /// assert_eq!(state.participants(), ["page-1"]);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongType`] if the key is no latch; and those of asking a server.
@@ -212,6 +295,17 @@ impl Latch {
     }
 
     /// Waits until the latch is open. The future is independent of the handle: it can move to another task.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let pages = locks.latch("pages");
+    /// pages.try_set_count(1).await?;
+    /// let all_there = tokio::spawn(pages.wait());
+    /// pages.count_down().await?;
+    /// all_there.await??;
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -236,6 +330,16 @@ impl Latch {
     /// Waits until the latch is open, for at most `time`. Returns whether it is open. The future is independent of the handle.
     ///
     /// It looks at least once, which takes up to one command timeout when the server does not answer.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let pages = locks.latch("pages");
+    /// pages.try_set_count(1).await?;
+    /// assert!(!pages.wait_for(Duration::from_millis(20)).await?); // still closed
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

@@ -44,15 +44,17 @@ pub use guard::MultiGuard;
 /// Those who wait for several locks stand in the line of the first one that is not free, like everybody else. It is not
 /// promised that they get them all while others take single ones in an endless stream.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
-/// let transfer = locks.multi(["account:7", "account:12"]).lock().await?;
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let accounts = locks.multi(["account:12", "account:7", "account:7"]);
+/// assert_eq!(accounts.keys().count(), 2); // each of them once
+/// let transfer = accounts.lock().await?;
 /// for (account, token) in transfer.tokens() {
 ///     println!("{account} is mine, with token {token}");
 /// }
 /// transfer.release().await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// Least rights of a user, here for the namespace `shop`: `~shop:* ~redisson_lock_token:{shop:* ~leasehold_line:{shop:*
@@ -69,6 +71,26 @@ pub struct Multi {
 /// may not wait, or not as long as others hold one of the locks.
 ///
 /// The leases are renewed until the guard is dropped, unless [`lease`](Self::lease) fixes them.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// use leasehold::Replicas;
+///
+/// let both = locks
+///     .multi(["account:7", "account:12"])
+///     .lock()
+///     .max_hold(Duration::from_secs(60))
+///     .replicated(Replicas::None)
+///     .await?;
+/// both.release().await?;
+///
+/// // Not renewed:
+/// let both = locks.multi(["account:7", "account:12"]).lock().lease(Duration::from_secs(5)).await?;
+/// # drop(both);
+/// # Ok(())
+/// # });
+/// ```
 ///
 /// # Errors
 ///
@@ -125,6 +147,15 @@ impl Multi {
 
     /// Takes all locks, waiting for as long as others hold one of them.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let both = locks.multi(["account:7", "account:12"]).lock().await?;
+    /// assert!(locks.mutex("account:7").try_lock().await?.is_none());
+    /// both.release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`MultiAcquire`], when it is awaited.
@@ -136,6 +167,16 @@ impl Multi {
     ///
     /// `None` if others hold one of them; at once and without asking the server while this process holds one or is already
     /// waiting for it.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let one = locks.mutex("account:12").lock().await?;
+    /// let both = locks.multi(["account:7", "account:12"]).try_lock().await?;
+    /// assert!(both.is_none()); // and `account:7` is free
+    /// # drop(one);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -149,6 +190,15 @@ impl Multi {
     /// When a server does not answer, it takes up to one command timeout longer. With no time to wait it is
     /// [`try_lock`](Self::try_lock).
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let accounts = locks.multi(["account:7", "account:12"]);
+    /// assert!(accounts.try_lock_for(Duration::from_secs(1)).await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`MultiAcquire`], when it is awaited.
@@ -157,6 +207,19 @@ impl Multi {
     }
 
     /// The holder of each lock, and those who wait in line for it, by its name without the namespace. One round trip.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let accounts = locks.multi(["account:7", "account:12"]);
+    /// assert_eq!(accounts.keys().count(), 2);
+    /// let guard = accounts.lock().await?;
+    /// for (name, state) in accounts.inspect().await? {
+    ///     println!("{name}: held by {}", state.holders()[0].client());
+    /// }
+    /// # drop(guard);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

@@ -35,6 +35,18 @@ use crate::state::names::Name;
 ///
 /// It is not re-entrant: a second lock waits for the first, as with Tokio's mutex. [`Locks::owner`](crate::Locks::owner)
 /// makes locks that nest.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let order = locks.mutex("order:42"); // nothing is sent
+/// assert_eq!(order.key(), "order:42");
+///
+/// let guard = order.lock().await?;
+/// assert!(order.try_lock().await?.is_none()); // it is not re-entrant
+/// guard.release().await?;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone)]
 pub struct Mutex {
     context: Arc<Handle>,
@@ -90,6 +102,15 @@ impl Mutex {
 
     /// Takes the lock, waiting for as long as others hold it.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let guard = locks.mutex("order:42").lock().await?;
+    /// // … one at a time, over all processes …
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -101,6 +122,20 @@ impl Mutex {
     ///
     /// `None` if others hold it; at once and without asking the server while this process holds it or is already waiting
     /// for it.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let report = locks.mutex("report");
+    /// if let Some(guard) = report.try_lock().await? {
+    ///     // … ours until `guard` is dropped …
+    /// #   drop(guard);
+    /// } else {
+    ///     println!("it is being written elsewhere");
+    /// #   unreachable!();
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -114,6 +149,18 @@ impl Mutex {
     /// When the server does not answer, it takes up to one command timeout longer. With no time to wait it is
     /// [`try_lock`](Self::try_lock): one attempt and no subscription.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// let second = order.try_lock_for(Duration::from_millis(20)).await?;
+    /// assert!(second.is_none()); // others, here the first one, held it all the time
+    /// # drop(guard);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -122,6 +169,17 @@ impl Mutex {
     }
 
     /// The present holder, if there is one.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// let holder = order.holder().await?.expect("it is held");
+    /// assert_eq!(holder.client(), locks.client_id()); // by this process
+    /// # drop(guard);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -136,6 +194,19 @@ impl Mutex {
     }
 
     /// For how long the lock stays taken unless it is renewed or released; `None` if it is free.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let order = locks.mutex("order:42");
+    /// assert_eq!(order.remaining().await?, None);
+    ///
+    /// let guard = order.lock().await?; // with the default lease of 30 s
+    /// assert!(order.remaining().await? > Some(Duration::from_secs(20)));
+    /// # drop(guard);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -155,6 +226,17 @@ impl Mutex {
     }
 
     /// The holder and its token, and those who wait in line with their places.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// let state = order.inspect().await?;
+    /// assert_eq!(state.holders()[0].token(), Some(guard.token()));
+    /// assert_eq!(state.waiting(), 0);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -186,6 +268,17 @@ impl Mutex {
 
     /// Removes the lock from its holder. A holder in this process loses it at once, others at their next renewal. Returns
     /// whether it was held.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// assert!(order.force_unlock().await?);
+    /// assert!(!guard.is_held());
+    /// assert!(!order.force_unlock().await?); // it was free
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

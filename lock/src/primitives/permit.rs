@@ -21,6 +21,23 @@ use crate::request::Outcome;
 /// A permit is a lease: if this process is stopped for longer than that, others get it. [`is_held`](Self::is_held) knows,
 /// [`lost`](Self::lost) and [`cancellation`](Self::cancellation) tell. There is no fencing token, since several hold
 /// permits at the same time. Redisson's counterpart is the id of a permit.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// let permits = locks.semaphore("fragile", 5).acquire_many(2).await?;
+/// assert_eq!((permits.key(), permits.num_permits()), ("fragile", 2));
+/// assert!(permits.is_held() && permits.valid_for() <= Duration::from_secs(30));
+/// assert_eq!(permits.acknowledged(), 0); // no replica was asked
+/// permits.run(async { /* … */ }).await?;
+///
+/// let (lost, cancelled) = (permits.lost(), permits.cancellation()); // for other tasks, and blocking ones
+/// permits.release().await?;
+/// lost.await; // at the release, or at a loss before
+/// assert!(cancelled.is_cancelled());
+/// # Ok(())
+/// # });
+/// ```
 #[must_use = "dropping the permit gives it back"]
 pub struct Permit {
     /// Of one acquisition.
@@ -38,6 +55,16 @@ impl Permit {
 
     /// Takes `n` permits out of these; `None` if there are fewer. Both are of the same lease, which is renewed until the last
     /// of them is gone. Nothing is sent.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let mut three = locks.semaphore("fragile", 5).acquire_many(3).await?;
+    /// let one = three.split(1).expect("there are three");
+    /// assert_eq!((one.num_permits(), three.num_permits()), (1, 2));
+    /// assert!(three.split(3).is_none());
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn split(&mut self, n: usize) -> Option<Self> {
         let mut left = u32::try_from(n).ok()?;
         if n > self.num_permits() {
@@ -64,6 +91,16 @@ impl Permit {
 
     /// Takes over the permits of `other`. Those of several acquisitions keep their leases, and are lost when one of them is.
     /// Nothing is sent.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let connections = locks.semaphore("fragile", 5);
+    /// let mut permits = connections.acquire_many(2).await?;
+    /// permits.merge(connections.acquire().await?);
+    /// assert_eq!(permits.num_permits(), 3);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Panics
     ///
@@ -96,6 +133,15 @@ impl Permit {
     }
 
     /// Gives them up without giving them back: they stay taken until their lease ends, and are not renewed.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let connections = locks.semaphore("fragile", 5);
+    /// connections.acquire().await?.forget();
+    /// assert_eq!(connections.available().await?, 4); // until its lease ends
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn forget(self) {
         let Self { guard, merged } = self;
         std::iter::once(guard).chain(merged).for_each(Guard::forget);

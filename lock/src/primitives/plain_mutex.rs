@@ -38,14 +38,20 @@ use crate::state::names::Name;
 /// &leasehold:*`, and `+eval +evalsha +time +pttl +pexpire +get +set +del +exists +zpopmin +zrevrange +zadd +zrank +zscore +zrem
 /// +zrange +zcard +publish +subscribe +unsubscribe +info`.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
 /// // As a Python service does: `r.lock("report", timeout=30)`.
-/// if let Some(guard) = locks.plain_mutex("report").try_lock().await? {
-///     println!("ours, with token {}", guard.token());
+/// # use std::time::Duration;
+/// let report = locks.plain_mutex("report");
+/// if let Some(guard) = report.try_lock().await? {
+///     println!("`{}` is ours, with token {}", report.key(), guard.token());
 /// }
+/// let guard = report.lock().await?; // waits for Python as well
+/// assert_eq!(report.inspect().await?.holders().len(), 1);
+/// assert!(report.try_lock_for(Duration::from_millis(20)).await?.is_none());
+/// guard.release().await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone)]
 pub struct PlainMutex {
@@ -69,6 +75,14 @@ impl PlainMutex {
     }
 
     /// Takes the lock, waiting for as long as others hold it.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let guard = locks.plain_mutex("report").lock().await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -102,6 +116,17 @@ impl PlainMutex {
 
     /// The holder, and those of ours that wait in line with their places. Of a holder of another library the id is the text
     /// that it wrote.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let report = locks.plain_mutex("report");
+    /// let guard = report.lock().await?;
+    /// let state = report.inspect().await?;
+    /// assert_eq!(state.holders()[0].client(), locks.client_id());
+    /// # drop(guard);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

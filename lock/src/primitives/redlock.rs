@@ -40,14 +40,17 @@ pub use guard::RedlockGuard;
 ///
 /// Renewals, and releases of what was granted too late, are made by a thread of its own, whatever the runtime of the caller does.
 ///
-/// ```no_run
-/// # async fn example() -> Result<(), leasehold::Error> {
-/// let red = leasehold::Redlock::connect(["redis://a", "redis://b", "redis://c"]).await?;
+/// ```
+/// # leasehold_testkit::example::with_three_urls(async |urls| {
+/// use leasehold::Redlock;
+///
+/// // ["redis://a", "redis://b", "redis://c"], which forget nothing.
+/// let red = Redlock::builder(urls).durable().connect().await?;
 /// let guard = red.mutex("order:42").lock().fenced().await?;
-/// println!("mine, with token {}", guard.token().expect("it is fenced"));
+/// println!("mine, with token {:?}", guard.token());
 /// guard.release().await?;
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone)]
 pub struct Redlock {
@@ -55,6 +58,23 @@ pub struct Redlock {
 }
 
 /// A handle to a named lock at several deployments. Creating it does no I/O; cloning is cheap.
+///
+/// ```
+/// # leasehold_testkit::example::with_three_urls(async |urls| {
+/// # use leasehold::Redlock;
+/// # use std::time::Duration;
+/// # let red = Redlock::builder(urls).durable().connect().await?;
+/// let order = red.mutex("order:42");
+/// assert_eq!(order.key(), "order:42");
+/// let guard = order.lock().await?;
+/// assert!(order.try_lock().await?.is_none());
+/// for node in order.inspect().await {
+///     println!("{:?}", node?.holders());
+/// }
+/// # drop(guard);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone)]
 pub struct RedlockMutex {
     core: Arc<Core>,
@@ -65,6 +85,21 @@ pub struct RedlockMutex {
 /// or not as long as others hold the lock.
 ///
 /// The lease is renewed until the guard is dropped, unless [`lease`](Self::lease) fixes it.
+///
+/// ```
+/// # leasehold_testkit::example::with_three_urls(async |urls| {
+/// # use leasehold::Redlock;
+/// # use std::time::Duration;
+/// # let red = Redlock::builder(urls).durable().connect().await?;
+/// let guard = red.mutex("order:42").lock().fenced().max_hold(Duration::from_secs(60)).await?;
+/// assert!(guard.token().is_some());
+/// guard.release().await?;
+///
+/// let guard = red.mutex("order:42").lock().lease(Duration::from_secs(5)).await?; // not renewed
+/// assert!(guard.token().is_none()); // nor fenced
+/// # Ok(())
+/// # });
+/// ```
 ///
 /// # Errors
 ///
@@ -92,6 +127,17 @@ pub type TryRedlockAcquire = RedlockAcquire<Option<RedlockGuard>>;
 impl Redlock {
     /// Connects to the deployments at `urls` with default settings.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// # use leasehold::Redlock;
+    /// // Servers that have just been started: this waits until they are as old as the lease, 10 s.
+    /// let red = Redlock::connect(urls).await?;
+    /// let guard = red.mutex("order:42").lock().await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`RedlockBuilder::connect`].
@@ -109,6 +155,21 @@ impl Redlock {
 
     /// Settings for the deployments at `urls`, which are those of [`Locks::builder`](crate::Locks::builder): servers, clusters
     /// and sentinels, in any mixture.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// # use leasehold::Redlock;
+    /// # use std::time::Duration;
+    /// let red = Redlock::builder(urls)
+    ///     .namespace("shop")
+    ///     .lease(Duration::from_secs(5))
+    ///     .durable()
+    ///     .connect()
+    ///     .await?;
+    /// assert_eq!(red.mutex("order:42").key(), "shop:order:42");
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn builder<I>(urls: I) -> RedlockBuilder
     where
         I: IntoIterator,
@@ -137,6 +198,17 @@ impl RedlockMutex {
 
     /// Takes the lock, waiting for as long as others hold it.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// # use leasehold::Redlock;
+    /// # use std::time::Duration;
+    /// # let red = Redlock::builder(urls).durable().connect().await?;
+    /// let guard = red.mutex("order:42").lock().await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`RedlockAcquire`], when it is awaited.
@@ -148,6 +220,18 @@ impl RedlockMutex {
     ///
     /// `None` if others hold it; at once and without asking the nodes while this process holds it or contends for it.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// # use leasehold::Redlock;
+    /// # use std::time::Duration;
+    /// # let red = Redlock::builder(urls).durable().connect().await?;
+    /// if let Some(guard) = red.mutex("order:42").try_lock().await? {
+    ///     guard.run(async { /* … */ }).await?;
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`RedlockAcquire`], when it is awaited.
@@ -157,6 +241,17 @@ impl RedlockMutex {
 
     /// Takes the lock, waiting for at most `time`; `None` when that is over. With no time to wait it is
     /// [`try_lock`](Self::try_lock).
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// # use leasehold::Redlock;
+    /// # use std::time::Duration;
+    /// # let red = Redlock::builder(urls).durable().connect().await?;
+    /// let guard = red.mutex("order:42").try_lock_for(Duration::from_secs(2)).await?;
+    /// assert!(guard.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

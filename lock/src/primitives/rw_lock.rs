@@ -43,9 +43,10 @@ use crate::state::token::FencingToken;
 /// In Redisson it is `RReadWriteLock`, on the same keys. Redisson's readers know of nobody who waits: those that overlap without
 /// end keep writers out, ours as its own.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
 /// let prices = locks.rw_lock("prices");
+/// assert_eq!(prices.key(), "prices");
 ///
 /// let reading = prices.read().await?; // with others
 /// reading.release().await?;
@@ -54,7 +55,7 @@ use crate::state::token::FencingToken;
 /// let reading = writing.downgrade().await?; // with others again, and nobody wrote in between
 /// # drop(reading);
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// Least rights of a user, here for the namespace `shop`: `~shop:* ~{shop:* ~redisson_lock_token:{shop:* ~leasehold_line:{shop:*
@@ -72,6 +73,25 @@ pub struct RwLock {
 /// Dropping it releases it, see [`Guard`]. Others of this process may share its hold on the server: that ends with the last of
 /// them, and until then [`release`](Self::release) says [`StillHeld`](crate::Release::StillHeld), and
 /// [`lost`](Self::lost) does not resolve for a release.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// let prices = locks.rw_lock("prices");
+/// let reading = prices.read().await?;
+/// assert_eq!(reading.key(), "prices");
+/// assert!(reading.is_held() && reading.valid_for() <= Duration::from_secs(30));
+/// assert_eq!(reading.acknowledged(), 0); // no replica was asked
+/// let read = reading.run(async { 7 }).await?; // ends where it stands if the lock is lost
+/// println!("{read}, written under token {} or an earlier one", reading.token());
+///
+/// let (lost, cancelled) = (reading.lost(), reading.cancellation()); // for other tasks, and blocking ones
+/// reading.release().await?;
+/// lost.await; // at the release, or at a loss before
+/// assert!(cancelled.is_cancelled());
+/// # Ok(())
+/// # });
+/// ```
 #[must_use = "dropping the guard releases the lock"]
 pub struct ReadGuard {
     guard: Guard,
@@ -80,6 +100,15 @@ pub struct ReadGuard {
 /// A lock that is held to write, for as long as the lease lasts.
 ///
 /// Dropping it releases it, see [`Guard`].
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let writing = locks.rw_lock("prices").write().await?;
+/// writing.run(async { /* … write, with `writing.token()` … */ }).await?;
+/// writing.release().await?;
+/// # Ok(())
+/// # });
+/// ```
 #[must_use = "dropping the guard releases the lock"]
 pub struct WriteGuard {
     guard: Guard,
@@ -113,6 +142,15 @@ impl RwLock {
 
     /// Takes the lock to read, waiting for as long as somebody writes or waits to write.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// let (one, other) = (prices.read().await?, prices.read().await?); // at the same time
+    /// assert!(one.is_held() && other.is_held());
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -123,6 +161,16 @@ impl RwLock {
     /// Takes the lock to read if nobody writes or waits to write, in one round trip; without one where this process reads already.
     ///
     /// `None` otherwise; at once and without asking the server while this process writes or waits.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// let writing = prices.write().await?;
+    /// assert!(prices.try_read().await?.is_none());
+    /// # drop(writing);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -136,6 +184,15 @@ impl RwLock {
     /// When the server does not answer, it takes up to one command timeout longer. With no time to wait it is
     /// [`try_read`](Self::try_read).
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let reading = locks.rw_lock("prices").try_read_for(Duration::from_secs(1)).await?;
+    /// assert!(reading.is_some()); // nobody writes
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -147,6 +204,14 @@ impl RwLock {
     ///
     /// From when it waits at the server, no reader enters before it.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let writing = locks.rw_lock("prices").write().await?; // alone
+    /// println!("write with token {}", writing.token());
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -157,6 +222,16 @@ impl RwLock {
     /// Takes the lock to write if it is free, in one round trip.
     ///
     /// `None` if others hold it or wait for it; at once and without asking the server while this process holds it or waits.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// let reading = prices.read().await?;
+    /// assert!(prices.try_write().await?.is_none());
+    /// # drop(reading);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -170,6 +245,17 @@ impl RwLock {
     /// When the server does not answer, it takes up to one command timeout longer. With no time to wait it is
     /// [`try_write`](Self::try_write).
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let prices = locks.rw_lock("prices");
+    /// let reading = prices.read().await?;
+    /// assert!(prices.try_write_for(Duration::from_millis(20)).await?.is_none());
+    /// # drop(reading);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -178,6 +264,14 @@ impl RwLock {
     }
 
     /// For how long the lock stays taken, to read or to write, unless it is renewed or released; `None` if it is free.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// assert_eq!(prices.remaining().await?, None); // free
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -202,6 +296,17 @@ impl RwLock {
     /// The holders, readers or a writer with its token, and those who wait in line with their places. Of more than a hundred
     /// readers some are told, in no order.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// let reading = prices.read().await?;
+    /// assert_eq!(prices.inspect().await?.holders().len(), 1);
+    /// assert!(prices.remaining().await?.is_some());
+    /// # drop(reading);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType) if the key is not a lock; and those of asking a server.
@@ -222,6 +327,16 @@ impl RwLock {
 
     /// Removes the lock from all of its holders, readers or writer. Those in this process lose it at once, others at their next
     /// renewal. Returns whether it was held.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// let reading = prices.read().await?;
+    /// assert!(prices.force_unlock().await?);
+    /// assert!(!reading.is_held());
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -267,6 +382,15 @@ impl fmt::Debug for RwLock {
 impl ReadGuard {
     /// The fencing token of the latest writer before: what is read here was written under it or an earlier one. Where there
     /// was none it is a time.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// let written = prices.write().await?.token();
+    /// assert_eq!(prices.read().await?.token(), written); // what is read was written under this one at the latest
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.guard.token()
@@ -279,6 +403,17 @@ impl ReadGuard {
     /// goes on with that.
     ///
     /// Redisson has no counterpart: there a reader that asks to write waits for itself.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let reading = locks.rw_lock("prices").read().await?;
+    /// match reading.try_upgrade().await? {
+    ///     Ok(writing) => println!("alone, with token {}", writing.token()),
+    ///     Err(reading) => println!("others read too: {reading:?}"),
+    /// }
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -296,6 +431,15 @@ impl ReadGuard {
 
 impl WriteGuard {
     /// The fencing token: higher than that of every earlier writer, and of every earlier acquisition of a mutex of this name.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let prices = locks.rw_lock("prices");
+    /// let first = prices.write().await?.token();
+    /// assert!(prices.write().await?.token() > first);
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.guard.token()
@@ -307,6 +451,17 @@ impl WriteGuard {
     /// While other guards of the same [`Owner`](crate::Owner) write, nothing is sent, and it lasts as long as they do.
     ///
     /// Redisson's counterpart, taking the lock to read and then releasing the one to write, wakes nobody.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let writing = locks.rw_lock("prices").write().await?;
+    /// // … write …
+    /// let reading = writing.downgrade().await?; // nobody wrote in between
+    /// assert!(locks.rw_lock("prices").try_read().await?.is_some());
+    /// # drop(reading);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

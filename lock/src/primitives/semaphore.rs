@@ -26,16 +26,19 @@ use crate::state::names::Name;
 /// A permit is a lease: it is renewed while its [`Permit`] lives, and that of a holder that died comes back when its lease
 /// ends, without anybody's help. How many are free is computed from those that live, so none leaks.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
 /// // At most 5 connections to a fragile service, over all hosts.
 /// let connections = locks.semaphore("fragile:connections", 5);
+/// assert_eq!(connections.key(), "fragile:connections");
 /// let permit = connections.acquire().await?; // waits; renewed until the permit is dropped
-/// let done = permit.run(async { /* dropped where it stands when the permit is lost */ }).await;
+/// permit.run(async { /* dropped where it stands when the permit is lost */ }).await?;
 ///
 /// let three = connections.acquire_many(3).await?; // all or none
+/// assert_eq!(connections.available().await?, 1);
+/// # drop(three);
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 ///
 /// # How many there are
@@ -95,6 +98,15 @@ impl Semaphore {
 
     /// The semaphore of the same name that only counts, whose permits have no holders and no leases. A name is either of this
     /// kind or of that: both on one key would take each other's permits for lost.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let exports = locks.semaphore("exports", 20).counting();
+    /// assert!(exports.try_acquire(1).await?);
+    /// exports.release(1).await?;
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn counting(&self) -> CountingSemaphore {
         let capacity = self.capacity.load(Ordering::Acquire);
@@ -102,6 +114,14 @@ impl Semaphore {
     }
 
     /// Takes a permit, waiting for as long as there is none.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let permit = locks.semaphore("fragile", 5).acquire().await?;
+    /// permit.release().await?; // or drop it
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -111,6 +131,16 @@ impl Semaphore {
     }
 
     /// Takes so many permits at once, waiting until it can have all of them. It holds none of them before.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let connections = locks.semaphore("fragile", 5);
+    /// let three = connections.acquire_many(3).await?;
+    /// assert_eq!(three.num_permits(), 3);
+    /// # drop(three);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -123,6 +153,16 @@ impl Semaphore {
 
     /// Takes a permit if there is one, in one round trip; `None` if not, or if somebody waits for one.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let only = locks.semaphore("fragile", 1);
+    /// let permit = only.try_acquire().await?.expect("it is free");
+    /// assert!(only.try_acquire().await?.is_none());
+    /// # drop(permit);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -131,6 +171,16 @@ impl Semaphore {
     }
 
     /// Takes so many permits if they are free, in one round trip; `None` if not, or if somebody waits for some.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let connections = locks.semaphore("fragile", 5);
+    /// let four = connections.try_acquire_many(4).await?;
+    /// assert!(four.is_some());
+    /// assert!(connections.try_acquire_many(2).await?.is_none()); // one is free
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -143,6 +193,15 @@ impl Semaphore {
     ///
     /// When the server does not answer, it takes up to one command timeout longer.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let permit = locks.semaphore("fragile", 5).try_acquire_for(Duration::from_secs(1)).await?;
+    /// assert!(permit.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Of the returned [`Acquire`], when it is awaited.
@@ -152,6 +211,18 @@ impl Semaphore {
 
     /// Takes so many permits at once, waiting for at most `time`; `None` when that is over.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let connections = locks.semaphore("fragile", 5);
+    /// let four = connections.acquire_many(4).await?;
+    /// let two = connections.try_acquire_many_for(2, Duration::from_millis(20)).await?;
+    /// assert!(two.is_none());
+    /// # drop(four);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`acquire_many`](Self::acquire_many).
@@ -160,6 +231,17 @@ impl Semaphore {
     }
 
     /// How many permits are free at the moment. Those that a waiting [`acquire_many`](Self::acquire_many) keeps are not.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let connections = locks.semaphore("fragile", 5);
+    /// let permit = connections.acquire().await?;
+    /// assert_eq!(connections.available().await?, 4);
+    /// assert_eq!(connections.capacity().await?, 5);
+    /// # drop(permit);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -173,6 +255,13 @@ impl Semaphore {
     }
 
     /// How many permits there are in all, on the server; the number of this handle for a semaphore that was not used yet.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// assert_eq!(locks.semaphore("fragile", 5).capacity().await?, 5);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -189,6 +278,20 @@ impl Semaphore {
     /// [`ErrorKind::CapacityDisagrees`](crate::ErrorKind::CapacityDisagrees) until they are made with it.
     ///
     /// Permits that are held stay held: after a lower number none is given out until enough came back.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// use leasehold::ErrorKind;
+    ///
+    /// let connections = locks.semaphore("fragile", 5);
+    /// connections.acquire().await?.release().await?; // the server knows the number now
+    /// connections.set_permits(8).await?;
+    ///
+    /// let outdated = locks.semaphore("fragile", 5).try_acquire().await.unwrap_err();
+    /// assert_eq!(outdated.kind(), ErrorKind::CapacityDisagrees { server: 8, yours: 5 });
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///
@@ -237,6 +340,18 @@ impl Semaphore {
     ///
     /// The first thousand permits to expire are looked at. Of the id of a holder's client the server knows a part: the rest is told
     /// of those that wait in line as well, and of this one. A permit of Redisson's has its own id.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let connections = locks.semaphore("fragile", 5);
+    /// let permits = connections.acquire_many(2).await?;
+    /// let state = connections.inspect().await?;
+    /// println!("held by {:?}, {} wait", state.holders(), state.waiting());
+    /// # assert!(!state.holders().is_empty());
+    /// # drop(permits);
+    /// # Ok(())
+    /// # });
+    /// ```
     ///
     /// # Errors
     ///

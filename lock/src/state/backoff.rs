@@ -11,6 +11,18 @@ const LONGEST: Duration = Duration::from_secs(10);
 ///
 /// They begin at a shortest one, double with each look up to a longest one, and each is shortened by up to a half at random,
 /// so that waiters that began together do not go on together.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// use leasehold::Backoff;
+///
+/// let often = Backoff::new(Duration::from_millis(5), Duration::from_millis(50));
+/// let guard = locks.mutex("order:42").lock().polling(often).await?;
+/// # drop(guard);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Backoff {
     min: Duration,

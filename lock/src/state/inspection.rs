@@ -5,6 +5,19 @@ use std::time::{Duration, SystemTime};
 use super::token::FencingToken;
 
 /// The state of a lock or another primitive, as its server had it at one instant. It may be another one already.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let order = locks.mutex("order:42");
+/// let guard = order.lock().await?;
+/// let state = order.inspect().await?;
+/// assert_eq!(state.holders().len(), 1);
+/// assert!(state.waiters().is_empty());
+/// assert_eq!(state.waiting(), 0);
+/// # drop(guard);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     pub(crate) holders: Vec<Holder>,
@@ -13,6 +26,20 @@ pub struct Inspection {
 }
 
 /// A holder.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let order = locks.mutex("order:42");
+/// let guard = order.lock().await?;
+/// let state = order.inspect().await?;
+/// let holder = &state.holders()[0];
+/// assert_eq!(holder.client(), locks.client_id());
+/// assert!(holder.id().starts_with(holder.client()));
+/// assert_eq!((holder.token(), holder.count()), (Some(guard.token()), 1));
+/// println!("since {:?}, for {:?} more", holder.since(), holder.remaining());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub(crate) id: String,
@@ -22,6 +49,30 @@ pub struct Holder {
 }
 
 /// A process that waits in line.
+///
+/// ```
+/// # leasehold_testkit::example::with_url(async |url| {
+/// # let other = leasehold::Locks::connect(url.clone()).await?;
+/// # let locks = leasehold::Locks::connect(url).await?;
+/// let order = locks.mutex("order:42");
+/// let guard = order.lock().await?;
+/// let waiting = tokio::spawn(other.mutex("order:42").lock().into_future()); // in another process
+///
+/// let waiter = loop {
+///     if let Some(waiter) = order.inspect().await?.waiters().first() {
+///         break waiter.clone();
+///     }
+/// #   tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// };
+/// assert_eq!(waiter.client(), other.client_id());
+/// assert!(waiter.id().starts_with(waiter.client()));
+/// assert_eq!(waiter.permits(), 0); // it is no semaphore
+/// println!("waits since {:?}", waiter.since());
+/// # drop(guard);
+/// # waiting.await??;
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     pub(crate) id: String,

@@ -6,6 +6,19 @@
 use std::time::Duration;
 
 /// The state of a latch, as its server had it at one instant.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let pages = locks.latch("pages");
+/// pages.try_set_count(3).await?;
+/// pages.count_down_as("page-1").await?;
+///
+/// let state = pages.inspect().await?;
+/// assert_eq!((state.count(), state.remaining()), (2, None));
+/// assert_eq!(state.participants(), ["page-1"]);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatchInspection {
     pub(crate) count: u64,

@@ -6,6 +6,16 @@ use std::fmt;
 ///
 /// Hand it to the storage the lock protects, and let the storage refuse a token that is lower than the highest it has
 /// seen: that keeps out a holder that was stopped and does not know yet that it lost the lock.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// let first = locks.mutex("order:42").lock().await?.token();
+/// let second = locks.mutex("order:42").lock().await?.token();
+/// assert!(first < second);
+/// println!("{second} is {} for the storage", second.as_u64());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

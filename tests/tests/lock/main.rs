@@ -12,6 +12,7 @@ mod command_table;
 mod connection_names;
 mod counting;
 mod dependency_tree;
+mod documented;
 mod example_connection_pool;
 mod example_first_come;
 mod example_transfer;

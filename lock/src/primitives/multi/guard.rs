@@ -19,6 +19,24 @@ use crate::state::token::FencingToken;
 ///
 /// It is held while each lock is. When one is lost, it is lost, and the other locks are released at once, also while nobody
 /// looks at it. Dropping it releases all locks without waiting, as [`Guard`](crate::Guard) does.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # use std::time::Duration;
+/// let guard = locks.multi(["account:7", "account:12"]).lock().await?;
+/// assert_eq!(guard.keys().count(), 2);
+/// assert!(guard.is_held() && guard.valid_for() <= Duration::from_secs(30));
+/// let tokens = guard.tokens(); // one for each account: check each where it is written
+/// println!("{} and {}", tokens["account:7"], tokens["account:12"]);
+/// guard.run(async { /* … move the money … */ }).await?;
+///
+/// let (lost, cancelled) = (guard.lost(), guard.cancellation());
+/// guard.release().await?;
+/// lost.await;
+/// assert!(cancelled.is_cancelled());
+/// # Ok(())
+/// # });
+/// ```
 #[must_use = "dropping the guard releases the locks"]
 pub struct MultiGuard {
     group: Arc<Group>,

@@ -23,6 +23,25 @@ const DEFAULT_LEASE: Duration = Duration::from_secs(10);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settings of a [`Redlock`], to be connected.
+///
+/// ```
+/// # leasehold_testkit::example::with_three_urls(async |urls| {
+/// use std::time::Duration;
+/// use leasehold::{Interop, Redlock};
+///
+/// let red = Redlock::builder(urls)
+///     .namespace("shop")
+///     .lease(Duration::from_secs(1))
+///     .restart_guard(Duration::from_secs(2)) // the longest lease that any process uses
+///     .interop(Interop::Off)
+///     .connect_timeout(Duration::from_secs(2))
+///     .command_timeout(Duration::from_secs(2))
+///     .connect() // waits until the servers are older than that
+///     .await?;
+/// assert!(red.mutex("order:42").try_lock().await?.is_some());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone)]
 #[must_use = "nothing is connected until `connect` is awaited"]
 pub struct RedlockBuilder {
@@ -72,6 +91,15 @@ impl RedlockBuilder {
 
     /// Trusts nodes that were restarted: each of them has every lock that it ever confirmed, as with `appendfsync always` and
     /// no failover to a replica.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// # use leasehold::Redlock;
+    /// let red = Redlock::builder(urls).durable().connect().await?; // waits for nothing
+    /// assert!(red.mutex("order:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn durable(mut self) -> Self {
         self.config.is_durable = true;
         self
@@ -85,6 +113,17 @@ impl RedlockBuilder {
 
     /// TLS configuration for URLs with TLS: trusted roots and client certificate. By default the certificates of the system
     /// are trusted.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_tls(async |url, authority| {
+    /// use leasehold::{Redlock, TlsConfig};
+    ///
+    /// let config = TlsConfig::trusting(authority.as_bytes())?; // PEM: the private authority, and no other
+    /// let red = Redlock::builder([url]).tls(config).durable().connect().await?; // "rediss://a", …
+    /// # assert!(red.mutex("order:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     #[cfg(feature = "tls")]
     pub fn tls(mut self, config: TlsConfig) -> Self {
         self.tls = Some(config);

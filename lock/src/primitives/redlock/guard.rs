@@ -18,6 +18,25 @@ use crate::state::token::FencingToken;
 ///
 /// Dropping it releases the lock at all of them, without waiting; the thread that renews it goes on until each has answered, or
 /// the lease is over. It is a lease, not a mutex: see [`Guard`](crate::Guard).
+///
+/// ```
+/// # leasehold_testkit::example::with_three_urls(async |urls| {
+/// # use leasehold::Redlock;
+/// # use std::time::Duration;
+/// # let red = Redlock::builder(urls).durable().connect().await?;
+/// let guard = red.mutex("order:42").lock().fenced().await?;
+/// assert_eq!(guard.key(), "order:42");
+/// assert!(guard.is_held() && guard.valid_for() <= Duration::from_secs(10));
+/// println!("token {:?}", guard.token());
+/// guard.run(async { /* … */ }).await?;
+///
+/// let (lost, cancelled) = (guard.lost(), guard.cancellation()); // for other tasks, and blocking ones
+/// guard.release().await?;
+/// lost.await; // at the release, or at a loss before
+/// assert!(cancelled.is_cancelled());
+/// # Ok(())
+/// # });
+/// ```
 #[must_use = "dropping the guard releases the lock"]
 pub struct RedlockGuard(QuorumGuard);
 
