@@ -1,17 +1,44 @@
-//! Guides: how to come from Redisson, and what is shared with other libraries. There is no code in them.
+//! Guides: which servers to use, how to fence writes, how to run it, and how to come from other libraries. There is no code in them.
 
-pub mod from_redisson {
-    //! From Redisson: names side by side, differences in behaviour, and how to change over one service at a time.
-    //!
-    #![doc = include_str!("guides/from_redisson.md")]
-    #![allow(unused_imports, reason = "the links of the text are looked up here")]
-    use crate::*;
+macro_rules! guide {
+    ($name:ident, $file:literal, $title:literal) => {
+        #[doc = $title]
+        ///
+        #[doc = include_str!($file)]
+        pub mod $name {
+            #![allow(unused_imports, reason = "the links of the text are looked up here")]
+            use crate::*;
+        }
+    };
 }
 
-pub mod beside_others {
-    //! Beside other libraries: which lock excludes which, and which of Redisson's faults reach a fleet of both.
-    //!
-    #![doc = include_str!("guides/beside_others.md")]
-    #![allow(unused_imports, reason = "the links of the text are looked up here")]
-    use crate::*;
-}
+guide!(
+    topology,
+    "guides/topology.md",
+    "Choosing a topology: one server, sentinels, a cluster, replicas that confirm, Redlock."
+);
+guide!(
+    fencing,
+    "guides/fencing.md",
+    "Fencing: writes that are safe whatever fails, in SQL, object stores and over HTTP."
+);
+guide!(
+    operating,
+    "guides/operating.md",
+    "Operating: settings, timeouts, shutdown, alerts, capacity, failovers, upgrades, ACL."
+);
+guide!(
+    from_redisson,
+    "guides/from_redisson.md",
+    "From Redisson: names side by side, differences in behaviour, and how to change over one service at a time."
+);
+guide!(
+    from_others,
+    "guides/from_others.md",
+    "From redsync, redis-py and `flock`: names side by side, and what differs."
+);
+guide!(
+    beside_others,
+    "guides/beside_others.md",
+    "Beside other libraries: which lock excludes which, and which of Redisson's faults reach a fleet of both."
+);

@@ -1,4 +1,4 @@
-//! The least rights that a user of locks needs, as the README lists them: with all of them
+//! The least rights that a user of locks needs, as the guide `operating` lists them: with all of them
 //! everything works, and each missing right has its own effect.
 
 use std::time::Duration;

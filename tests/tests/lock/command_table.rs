@@ -1,6 +1,6 @@
 //! What each primitive costs a server: the commands that it executes for an operation, the call of the script and those within it.
 //!
-//! The README shows this table. A change that adds a command changes it here and there.
+//! The guide `operating` shows this table. A change that adds a command changes it here and there.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -147,7 +147,7 @@ async fn counts(raw: &mut Raw) -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn each_lock_executes_as_many_commands_as_the_readme_says() {
+async fn each_lock_executes_as_many_commands_as_the_guide_says() {
     let server = Server::start().await;
     let mut bench = Bench::new(&server).await;
     macro_rules! table {
@@ -180,7 +180,7 @@ async fn each_lock_executes_as_many_commands_as_the_readme_says() {
 }
 
 #[tokio::test]
-async fn what_waits_for_nobody_executes_as_many_commands_as_the_readme_says() {
+async fn what_waits_for_nobody_executes_as_many_commands_as_the_guide_says() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
     let long = Duration::from_secs(600);
