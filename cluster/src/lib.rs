@@ -5,6 +5,8 @@
 //! SHA-1, and by its source to servers that do not know it. A [`Subscription`] follows its channel to the node that serves
 //! it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod background;
 mod client;
 #[doc(hidden)]

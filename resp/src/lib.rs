@@ -8,6 +8,8 @@
 //! Everything that parses bytes from the network is free of panics by lint and by fuzzing: a hostile peer can cause an
 //! error and a closed connection, never more.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod codec;
 pub mod connection;
 pub mod endpoint;
