@@ -8,6 +8,7 @@ use leasehold_cluster::{Client, Target};
 #[cfg(feature = "tls")]
 use leasehold_resp::tls::TlsConfig;
 
+use crate::engine::clock::Clock;
 use crate::engine::context::{Config, Context};
 use crate::engine::grants;
 use crate::engine::handle::Handle;
@@ -157,9 +158,10 @@ impl Locks {
         } = settings;
         let id = ClientId::random();
         let spawn = worker::spawner(target, config.lease);
-        let presence = Presence::new(id.as_str(), process);
+        let clock = Clock::new();
+        let presence = Presence::new(id.as_str(), process, clock.clone());
         let seed = id.seed().rotate_left(32);
-        let registry = Registry::new(seed, config.interop, presence, spawn);
+        let registry = Registry::new(seed, config.interop, presence, clock, spawn);
         Self {
             context: Handle::new(Context::new(client, registry, config, id)),
             warnings: warnings.into(),

@@ -5,6 +5,7 @@
 pub(crate) mod acquire;
 mod asking;
 mod attempt;
+pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod conversion;
 pub(crate) mod force;

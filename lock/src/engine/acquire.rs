@@ -18,7 +18,6 @@ use super::release;
 use super::request::{Request, Wait};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::permits::MOST_PERMITS;
-use crate::state::deadline::Now;
 use crate::state::hold::Nest;
 use crate::state::id::is_id_of_owner;
 use crate::state::ticket::{Ask, Mark, Ticket, Verdict, grant_lease};
@@ -139,7 +138,7 @@ fn enter(request: &Request) -> Result<Option<(Place, Option<Instant>)>, Closed> 
         // A time beyond the end of the clock is no limit.
         Wait::For(time) => Some((
             Place::enter(context, name, claim)?,
-            Instant::now().checked_add(time),
+            context.clock().now().checked_add(time),
         )),
         Wait::Endless => Some((Place::enter(context, name, claim)?, None)),
     })
@@ -157,7 +156,7 @@ async fn contend(
     until: Option<Instant>,
 ) -> Result<Option<Arc<Hold>>, Error> {
     let Request { context, name, .. } = request;
-    let is_time_up = || until.is_some_and(|until| until <= Instant::now());
+    let is_time_up = || until.is_some_and(|until| until <= context.clock().now());
     let waits = !matches!(request.wait, Wait::None);
     if !(waits && inherit(request)) {
         if request.former().is_some()
@@ -180,7 +179,7 @@ async fn contend(
                 return Ok(None);
             }
         }
-        stand(request, Instant::now())?;
+        stand(request, context.clock().now())?;
     }
     loop {
         let attempted = match place.wait(until).await? {
@@ -196,7 +195,7 @@ async fn contend(
         match attempted {
             Attempted::Granted(hold) => return Ok(Some(hold)),
             Attempted::Held | Attempted::AlmostOver => {}
-            Attempted::TakenBack(time) => stand(request, Instant::now() + time)?,
+            Attempted::TakenBack(time) => stand(request, context.clock().now() + time)?,
         }
     }
 }
@@ -323,7 +322,7 @@ fn next_ask(request: &Request) -> Ask {
 
 fn judge(request: &Request) -> Verdict {
     let strict = request.terms.quorum().is_some() || request.protocol.access == Access::Ownerless;
-    let now = Now::read();
+    let now = request.context.clock().read();
     let table = &request.context.registry.table;
     let verdict = table.with_standing(&request.name, |standing| standing.ticket.judge(now, strict));
     verdict.unwrap_or(Verdict::Ignore)
@@ -339,9 +338,11 @@ fn nest(request: &Request, hold: &Hold) -> Result<bool, Error> {
     }
     // If it has just run out, it ends here.
     release::check(&request.context.registry, hold);
-    let nested = hold
-        .state()
-        .nest(&request.terms, hold.acknowledged, Now::read());
+    let nested = hold.state().nest(
+        &request.terms,
+        hold.acknowledged,
+        request.context.clock().read(),
+    );
     match nested {
         Nest::Nested => Ok(true),
         Nest::Over => Ok(false),

@@ -22,18 +22,10 @@ use crate::state::ticket::{Ask, TicketText};
 /// The server's reply to an attempt.
 pub(super) struct Reply {
     pub(super) evaluated: Evaluated,
+    /// When the attempt that was answered was submitted.
+    pub(super) sent: Now,
     /// How many replicas confirmed it; an error if that is too few.
     pub(super) confirmed: Result<usize, Error>,
-}
-
-impl Reply {
-    /// When the attempt that was answered was submitted.
-    pub(super) const fn sent(&self) -> Now {
-        Now {
-            monotonic: self.evaluated.sent,
-            wall: self.evaluated.sent_wall,
-        }
-    }
 }
 
 /// The outcome of a request.
@@ -172,9 +164,10 @@ pub(super) async fn confirmed(
 ) -> Result<Asked, resp::Error> {
     let client = &context.client;
     let Some(quorum) = terms.quorum() else {
-        let evaluated = client.eval_tracked(call, deadline, unanswered);
+        let evaluated = client.eval_tracked(call, deadline, unanswered).await?;
         return Ok(Asked::Replied(Reply {
-            evaluated: evaluated.await?,
+            sent: context.clock().at(evaluated.sent, evaluated.sent_wall),
+            evaluated,
             confirmed: Ok(0),
         }));
     };
@@ -191,8 +184,10 @@ pub(super) async fn confirmed(
         Replicated::Untrusted { left, ran } => return Ok(Asked::Untrusted { left, ran }),
         Replicated::Ran(confirmed) => confirmed,
     };
+    let evaluated = confirmed.evaluated;
     Ok(Asked::Replied(Reply {
-        evaluated: confirmed.evaluated,
+        sent: context.clock().at(evaluated.sent, evaluated.sent_wall),
+        evaluated,
         confirmed: confirmed.confirmation.map_err(|why| match why {
             Unconfirmed::Refused(refusal) => Error::not_replicated(&refusal),
             Unconfirmed::Failed(error) => Error::unconfirmed(error),

@@ -53,7 +53,9 @@ pub(super) async fn attempt(
     let Request { context, .. } = request;
     let deadline = Instant::now() + context.config.command_timeout;
     if let Some(left) = grace(request, deadline).await? {
-        with_ticket(request, ask, |ticket| ticket.put_off(left, Instant::now()));
+        with_ticket(request, ask, |ticket| {
+            ticket.put_off(left, context.clock().now())
+        });
         return Ok(Attempted::Held);
     }
     // Dropped before the place: what ends it leaves before the next waiter here is woken.
@@ -70,7 +72,9 @@ pub(super) async fn attempt(
         Ok(Asked::Untrusted { left, ran: true }) => return Ok(Attempted::TakenBack(left)),
         Ok(Asked::Untrusted { left, ran: false }) => {
             open.settle();
-            with_ticket(request, ask, |ticket| ticket.put_off(left, Instant::now()));
+            with_ticket(request, ask, |ticket| {
+                ticket.put_off(left, context.clock().now())
+            });
             return Ok(Attempted::Held);
         }
         Err(error) => {
@@ -83,8 +87,8 @@ pub(super) async fn attempt(
             return Err(error);
         }
     };
-    let now = Instant::now();
-    context.note_round_trip(now - reply.evaluated.sent);
+    let now = context.clock().now();
+    context.note_round_trip(reply.evaluated.sent.elapsed());
     let answered = match answered(request, ask, &reply, now, &mut open)? {
         Ok(answered) => answered,
         Err(attempted) => return Ok(attempted),
@@ -134,7 +138,7 @@ fn answered(
             let (source, jitter) = (evaluated.source, context.jitter.below(JITTER));
             let mut was_lost = false;
             with_ticket(request, ask, |ticket| {
-                was_lost = ticket.placed(placed, reply.sent(), source, now, jitter);
+                was_lost = ticket.placed(placed, reply.sent, source, now, jitter);
             });
             note_rank(request, was_lost);
             context.registry.note_use(&context.client, Duration::ZERO);
@@ -164,7 +168,7 @@ fn answered(
     let needed = grant_lease(request.terms.first_lease(), context.round_trip()) / 4;
     if ask != Ask::Confirm
         && open.ticket().is_some()
-        && left.is_some_and(|left| left.saturating_sub(now - evaluated.sent) < needed)
+        && left.is_some_and(|left| left.saturating_sub(now - reply.sent.monotonic) < needed)
     {
         // Its message was lost, or is late. A hold that begins with that little may end before its first renewal.
         open.settle();
@@ -208,7 +212,7 @@ fn hold(
     chain: Option<Chain>,
     open: &mut OpenAttempt<'_>,
 ) -> Result<Arc<Hold>, Error> {
-    let (sent, lease) = (reply.sent(), request.terms.first_lease());
+    let (sent, lease) = (reply.sent, request.terms.first_lease());
     let hold = Hold::new(Granted {
         protocol: request.protocol,
         name: Arc::clone(&request.name),
@@ -224,6 +228,7 @@ fn hold(
         chain,
         // Late requests of earlier attempts that could not be killed: they are outlived by the release.
         unanswered: open.unanswered().clone(),
+        clock: request.context.clock().clone(),
         ticket: open.ticket().filter(|_| reply.evaluated.repeated),
     });
     if hold.is_live() {
@@ -255,7 +260,7 @@ pub(super) async fn begin_granted(
     if let Some(token) = told {
         context.saw(token);
     }
-    let now = Now::read();
+    let now = context.clock().read();
     let (has_block, passed) = of_standing(request);
     let chain = match passed {
         Some(passed) => Some(passed.chain),
@@ -278,6 +283,7 @@ pub(super) async fn begin_granted(
         lease_since: since,
         chain,
         unanswered: open.unanswered().clone(),
+        clock: request.context.clock().clone(),
         ticket: None,
     });
     if !hold.is_live() {

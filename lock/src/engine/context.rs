@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_cluster::{Client, Subscription};
 
+use super::clock::Clock;
 use super::hold::OwnerHolds;
 use super::registry::Registry;
 use super::signal::Signals;
@@ -92,6 +93,11 @@ impl Context {
         })
     }
 
+    /// The time of leases and waits.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.registry.clock
+    }
+
     /// The identity of all its holds.
     pub(crate) fn id(&self) -> &str {
         self.id.as_str()
@@ -154,7 +160,7 @@ impl Context {
 
     /// Whether this release of `name` may leave the lock to Redisson.
     pub(crate) fn is_open_release(&self, name: &Name) -> bool {
-        lock(&self.redisson_turns).is_open(name.hash(), Instant::now())
+        lock(&self.redisson_turns).is_open(name.hash(), self.clock().now())
     }
 
     /// How long the latest acquire took.

@@ -18,7 +18,6 @@ use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Interop;
 use crate::protocol::call::Call;
 use crate::protocol::{Answer, Attempt, Protocol};
-use crate::state::deadline::Now;
 use crate::state::hold::Leave;
 use crate::state::waiters::Access;
 
@@ -112,7 +111,7 @@ async fn converted(
         return Ok(None);
     }
     let terms = settled(hold.terms, conversion.to.access, context.config.interop);
-    let Some(lease) = hold.state().rest(Now::read()) else {
+    let Some(lease) = hold.state().rest(context.clock().read()) else {
         return Err(lost(LostReason::MaxHold));
     };
     let lease = lease.min(terms.lease);
@@ -166,13 +165,13 @@ impl Answered {
             acknowledged: self.acknowledged,
             since: hold.state().since(),
             lease,
-            lease_since: Now {
-                monotonic: self.evaluated.sent,
-                wall: self.evaluated.sent_wall,
-            },
+            lease_since: hold
+                .clock()
+                .at(self.evaluated.sent, self.evaluated.sent_wall),
             chain: None,
             ticket: hold.ticket,
             unanswered: hold.unanswered.clone(),
+            clock: hold.clock().clone(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Hearing of grants: the subscriptions, and the messages that a ticket of this process became the holder.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use leasehold_cluster::{Channels, Source, Subscription, SubscriptionEvent, Unanswered};
 
@@ -14,7 +13,6 @@ use crate::protocol::fair;
 use crate::protocol::grant::{self, GrantMessage, NextMessage};
 use crate::protocol::permits::Permits;
 use crate::protocol::read_write::READ;
-use crate::state::deadline::Now;
 use crate::state::names::Name;
 use crate::state::ticket::Grant;
 
@@ -80,7 +78,7 @@ pub(super) fn listen_to_grants(
             let channel = grant::sharded_channel(name.derived(protocol.line), context.id());
             let waited_for = Arc::clone(name);
             let grants = subscribe_to_grants(context, &channel, move |context, source| {
-                let now = Instant::now();
+                let now = context.clock().now();
                 let table = &context.registry.table;
                 table.with_gate(&waited_for, |gate| gate.subscribed(source));
                 table.with_tickets(&waited_for, |ticket| {
@@ -119,7 +117,7 @@ pub(super) fn listen_to_run(
         let Some(context) = listening.upgrade() else {
             return;
         };
-        let (table, now) = (&context.registry.table, Instant::now());
+        let (table, now) = (&context.registry.table, context.clock().now());
         // One look serves the first in line, whoever that is.
         match event {
             SubscriptionEvent::Message(message) if (protocol.is_release)(&message) => {
@@ -176,7 +174,7 @@ fn subscribe_to_releases(
             && (protocol.is_release)(&message)
             && let Some(context) = listening.upgrade()
         {
-            let now = Instant::now();
+            let now = context.clock().now();
             let table = &context.registry.table;
             table.with_ticket(&released, |ticket| {
                 if protocol.access.is_counted() {
@@ -210,7 +208,7 @@ fn granted(context: &Arc<Context>, message: &[u8], source: Source) {
         token: message.token,
         at: message.at,
         lease: message.lease,
-        receipt: Now::read(),
+        receipt: context.clock().read(),
         source,
     };
     let table = &context.registry.table;

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
+use super::clock::Clock;
 use super::multi::Group;
 use super::sync::lock;
 use crate::options::Terms;
@@ -59,6 +60,7 @@ pub(crate) struct Hold {
     shared: Mutex<Vec<CancellationToken>>,
     /// The locks that are lost with it, if it is one of several.
     group: OnceLock<Weak<Group>>,
+    clock: Clock,
 }
 
 /// Kept alive by a hold.
@@ -85,6 +87,8 @@ pub(crate) struct Granted {
     /// The ticket, if it may be in line still.
     pub(crate) ticket: Option<TicketText>,
     pub(crate) unanswered: Unanswered,
+    /// The clock that it lasts by.
+    pub(crate) clock: Clock,
 }
 
 /// The holds of an owner that have guards, lost ones too.
@@ -111,7 +115,7 @@ impl Hold {
         );
         if granted.terms.at_least.is_some() {
             // From now, when the server has granted it for sure.
-            state.keep(granted.terms.at_least, Now::read());
+            state.keep(granted.terms.at_least, granted.clock.read());
         }
         Arc::new(Self {
             protocol: granted.protocol,
@@ -131,6 +135,7 @@ impl Hold {
             cancellation: OnceLock::new(),
             shared: Mutex::default(),
             group: OnceLock::new(),
+            clock: granted.clock,
         })
     }
 
@@ -149,6 +154,11 @@ impl Hold {
         lock(&self.state)
     }
 
+    /// The clock that it lasts by.
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Whether it may be trusted. Changes nothing, so it may be asked under any mutex but its own.
     pub(crate) fn is_live(&self) -> bool {
         !self.left().is_zero()
@@ -156,7 +166,7 @@ impl Hold {
 
     /// How long it may be trusted; zero when it is over.
     pub(crate) fn left(&self) -> Duration {
-        self.state().left(Now::read())
+        self.state().left(self.clock.read())
     }
 
     /// What it takes of a primitive that counts: less than was granted once some was given back.

@@ -57,7 +57,7 @@ enum Round {
 pub(crate) async fn acquire(request: &MultiRequest) -> Result<Option<Arc<Group>>, Error> {
     check(request)?;
     let until = match request.wait {
-        Wait::For(time) => Instant::now().checked_add(time),
+        Wait::For(time) => request.context.clock().now().checked_add(time),
         Wait::None | Wait::Endless => None,
     };
     let mut round = try_from(request, Parts::none(request)).await?;
@@ -68,7 +68,7 @@ pub(crate) async fn acquire(request: &MultiRequest) -> Result<Option<Arc<Group>>
             Round::Conflict(at) => at,
             Round::TimeUp => return Ok(None),
         };
-        let is_time_up = until.is_some_and(|until| until <= Instant::now());
+        let is_time_up = until.is_some_and(|until| until <= request.context.clock().now());
         if matches!(request.wait, Wait::None) || is_time_up {
             return Ok(None);
         }
@@ -116,11 +116,11 @@ async fn from_conflict(
     until: Option<Instant>,
 ) -> Result<Round, Error> {
     let wait = until.map_or(Wait::Endless, |until| {
-        Wait::For(until.saturating_duration_since(Instant::now()))
+        Wait::For(until.saturating_duration_since(request.context.clock().now()))
     });
     let is_wanted = || waited_for_elsewhere(request, at).is_none();
     let Some(hold) = take_one(request, at, wait, &is_wanted).await? else {
-        let is_time_up = until.is_some_and(|until| until <= Instant::now());
+        let is_time_up = until.is_some_and(|until| until <= request.context.clock().now());
         let elsewhere = || waited_for_elsewhere(request, at).unwrap_or(at);
         return Ok(match is_time_up {
             true => Round::TimeUp,
@@ -169,7 +169,8 @@ async fn in_order(request: &MultiRequest, until: Option<Instant>) -> Result<Roun
             limit = at;
             continue;
         }
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left =
+            until.map(|until| until.saturating_duration_since(request.context.clock().now()));
         // With nothing in hand it keeps nobody waiting, and stays in line.
         let longest = (next > 0).then_some(WAIT_IN_ORDER);
         let wait = left.into_iter().chain(longest).min();
@@ -177,7 +178,7 @@ async fn in_order(request: &MultiRequest, until: Option<Instant>) -> Result<Roun
         let Some(hold) = take_one(request, at, wait, &|| true).await? else {
             drop(parts);
             let pause = Duration::from_millis(request.context.jitter.below(PAUSE));
-            tokio::time::sleep(pause).await;
+            request.context.clock().sleep(pause).await;
             return Ok(Round::Conflict(at));
         };
         parts.add(at, hold);

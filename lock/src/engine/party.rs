@@ -67,7 +67,7 @@ impl Party<'_> {
         context.registry.start_worker()?;
         // Before it arrives, so that no message is missed that the others here hear.
         let mut watcher = Watcher::join(context, |context| &context.barriers, name)?;
-        let sent = Now::read();
+        let sent = context.clock().read();
         let (id, arrived) = self.arrive().await?;
         let (generation, first_end) = match arrived {
             Arrived::Passed {
@@ -89,7 +89,7 @@ impl Party<'_> {
         let waiting = Waiting::begin(self, id, generation, sent);
         watcher.keep(&waiting.hold)?;
         watcher.skip();
-        watcher.look_by(Instant::now() + first_end);
+        watcher.look_by(context.clock().now() + first_end);
         watcher.listen(&[barrier::channel(name)]);
         waiting.wait(&mut watcher, until).await
     }
@@ -159,6 +159,7 @@ impl<'a> Waiting<'a> {
             chain: None,
             ticket: None,
             unanswered: Unanswered::default(),
+            clock: party.context.clock().clone(),
         });
         party.context.registry.work.renew(&hold);
         Self {

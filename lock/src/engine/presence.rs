@@ -11,6 +11,7 @@ use leasehold_cluster::{Client, Submitted};
 use leasehold_resp as resp;
 use tokio::sync::Notify;
 
+use super::clock::Clock;
 use super::release::is_retryable;
 use super::sync::lock;
 use crate::process::Process;
@@ -32,6 +33,7 @@ pub(crate) struct Presence {
     known_until: AtomicU64,
     longest: AtomicU64,
     begun: Instant,
+    clock: Clock,
     /// Tasks that wait for what is no hold.
     watchers: AtomicUsize,
     /// Notified when a request has its outcome.
@@ -40,14 +42,15 @@ pub(crate) struct Presence {
 
 impl Presence {
     /// Of the client with this id.
-    pub(crate) fn new(client: &str, process: Process) -> Self {
+    pub(crate) fn new(client: &str, process: Process, clock: Clock) -> Self {
         Self {
             key: key(client),
             process,
             state: Mutex::new(presence::Presence::new()),
             known_until: AtomicU64::new(0),
             longest: AtomicU64::new(0),
-            begun: Instant::now(),
+            begun: clock.now(),
+            clock,
             watchers: AtomicUsize::new(0),
             answered: Notify::new(),
         }
@@ -56,7 +59,7 @@ impl Presence {
     /// Something was taken for this long, or is waited for. Returns the request that this calls for, whose outcome is told by
     /// [`settle`](Self::settle).
     pub(crate) fn used(&self, client: &Client, lease: Duration) -> Option<Submitted> {
-        let now = Instant::now();
+        let now = self.clock.now();
         if millis(now - self.begun) < self.known_until.load(Ordering::Acquire)
             && millis(lease) <= self.longest.load(Ordering::Acquire)
         {
@@ -116,7 +119,7 @@ impl Presence {
 
     /// The server may be another one, which does not have it.
     pub(crate) fn doubt(&self) {
-        self.change(|state| state.doubt(Instant::now()));
+        self.change(|state| state.doubt(self.clock.now()));
     }
 
     /// It is not written any more.
@@ -150,7 +153,7 @@ impl Presence {
             Some(error) if error.as_server().is_some() && !is_retryable(error) => Outcome::Refused,
             Some(_) => Outcome::Failed,
         };
-        self.change(|state| state.answered(outcome, Instant::now(), retries));
+        self.change(|state| state.answered(outcome, self.clock.now(), retries));
         self.answered.notify_waiters();
         outcome
     }

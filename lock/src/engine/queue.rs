@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
-use tokio::time::Sleep;
-
+use super::clock::{Clock, Sleep};
 use super::context::Context;
 use super::hold::Hold;
 use super::{grants, release};
@@ -125,16 +124,16 @@ impl Place {
                             self.context.registry.table.end(&hold);
                             continue;
                         }
-                        Some(Instant::now() + hold.until_next_check())
+                        Some(self.context.clock().now() + hold.until_next_check())
                     }
                 };
-                if until.is_some_and(|until| until <= Instant::now()) {
+                if until.is_some_and(|until| until <= self.context.clock().now()) {
                     return Poll::Ready(Ok(Turn::TimeUp));
                 }
                 let Some(at) = check_at.into_iter().chain(until).min() else {
                     return Poll::Pending;
                 };
-                if poll_alarm(alarm.as_mut(), at, cx).is_pending() {
+                if poll_alarm(self.context.clock(), alarm.as_mut(), at, cx).is_pending() {
                     return Poll::Pending;
                 }
             }
@@ -164,7 +163,7 @@ impl Place {
             if has_grant {
                 return Poll::Ready(Ok(Wake::Granted));
             }
-            let now = Instant::now();
+            let now = context.clock().now();
             if until.is_some_and(|until| until <= now) {
                 return Poll::Ready(Ok(Wake::TimeUp));
             }
@@ -172,7 +171,7 @@ impl Place {
                 return Poll::Ready(Ok(Wake::Look));
             }
             let at = until.map_or(look_at, |until| until.min(look_at));
-            if poll_alarm(alarm.as_mut(), at, cx).is_pending() {
+            if poll_alarm(context.clock(), alarm.as_mut(), at, cx).is_pending() {
                 return Poll::Pending;
             }
             Poll::Ready(Ok(if at == look_at {
@@ -233,19 +232,19 @@ fn position(
 
 /// Polls a timer that is made when it is first needed, and moves when `at` does.
 pub(super) fn poll_alarm(
+    clock: &Clock,
     mut alarm: Pin<&mut Option<Sleep>>,
     at: Instant,
     cx: &mut TaskContext<'_>,
 ) -> Poll<()> {
-    let at = at.into();
     if alarm.is_none() {
-        alarm.set(Some(tokio::time::sleep_until(at)));
+        alarm.set(Some(clock.sleep_until(at)));
     }
     let Some(mut sleep) = alarm.as_pin_mut() else {
         return Poll::Pending;
     };
-    if sleep.deadline() != at {
-        sleep.as_mut().reset(at);
+    if sleep.deadline() != at.into() {
+        sleep.as_mut().reset(at.into());
     }
     sleep.poll(cx)
 }

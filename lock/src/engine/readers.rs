@@ -1,7 +1,6 @@
 //! Reads that share one hold of their process, and how they hear that somebody waits to write.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use leasehold_cluster::{Channels, Source};
 
@@ -11,7 +10,6 @@ use super::hold::Hold;
 use super::request::Request;
 use crate::options::Terms;
 use crate::protocol::Protocol;
-use crate::state::deadline::Now;
 use crate::state::names::Name;
 use crate::state::readers::Known;
 use crate::state::waiters::Access;
@@ -39,7 +37,7 @@ pub(super) fn share(request: &Request, among: Among) -> Option<Arc<Hold>> {
     if protocol.access != Access::Shared || owner.is_some() || !is_shareable(terms) {
         return None;
     }
-    let now = Now::read();
+    let now = context.clock().read();
     let table = &context.registry.table;
     let hold = table.shared(name, now.monotonic, among == Among::Newcomers)?;
     let shares = hold.state().share(terms, hold.acknowledged, now);
@@ -93,7 +91,8 @@ pub(super) fn begin(
     };
     let table = &context.registry.table;
     table.with_gate(&hold.name, |gate| {
-        gate.admit(hold.id.number(), Arc::clone(hold), known, Instant::now())
+        let now = context.clock().now();
+        gate.admit(hold.id.number(), Arc::clone(hold), known, now)
     });
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold_cluster::Client;
 
+use super::clock::Clock;
 use super::home::Home;
 use super::presence::Presence;
 use super::table::Table;
@@ -25,6 +26,7 @@ pub(crate) struct Registry {
     pub(crate) interop: Interop,
     /// The entry of this process on the server.
     pub(crate) presence: Presence,
+    pub(crate) clock: Clock,
     spawn: SpawnWorker,
 }
 
@@ -34,14 +36,16 @@ impl Registry {
         seed: u64,
         interop: Interop,
         presence: Presence,
+        clock: Clock,
         spawn: SpawnWorker,
     ) -> Arc<Self> {
         Arc::new(Self {
-            table: Table::new(),
-            work: WorkQueue::new(seed),
+            table: Table::new(clock.clone()),
+            work: WorkQueue::new(seed, clock.clone()),
             home: Home::here(),
             interop,
             presence,
+            clock,
             spawn,
         })
     }

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, LostReason};
 use crate::options::Interop;
 use crate::protocol::permits::Permits;
 use crate::protocol::{Announced, End, Ended, Protocol};
-use crate::state::deadline::{Deadline, Now};
+use crate::state::deadline::Deadline;
 use crate::state::hold::{Ending, Leave, Status};
 use crate::state::id::HoldId;
 use crate::state::names::Name;
@@ -85,7 +85,7 @@ pub(crate) fn check(registry: &Registry, hold: &Hold) -> Option<LostReason> {
     if registry.home.is_elsewhere() {
         return Some(LostReason::Forked);
     }
-    let status = hold.state().check(Now::read());
+    let status = hold.state().check(registry.clock.read());
     match status {
         Status::Held => None,
         Status::Over(reason) => Some(reason),
@@ -139,7 +139,7 @@ pub(crate) async fn over(registry: &Registry, hold: &Hold) -> LostReason {
             return reason;
         }
         // Either is a reason to check again.
-        let _ = tokio::time::timeout(hold.until_next_check(), ended).await;
+        let _ = registry.clock.timeout(hold.until_next_check(), ended).await;
     }
 }
 
@@ -460,7 +460,7 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
     let Some(chain) = hold.chain else {
         return false;
     };
-    let now = Now::read();
+    let now = context.clock().read();
     let (since, lease, kept) = {
         let mut state = hold.state();
         (state.lease_since(), state.lease(), state.kept(now))
@@ -543,7 +543,7 @@ fn finish_later(context: &Context, end: PendingEnd) {
 
 /// The parameters of the release of `hold`, or of these permits of it.
 fn end_of<'a>(registry: &Registry, client: &Client, hold: &'a Hold, permits: Permits) -> End<'a> {
-    let kept = hold.state().kept(Now::read());
+    let kept = hold.state().kept(hold.clock().read());
     End {
         ticket: hold.ticket.as_ref().map(TicketText::as_bytes),
         permits,

@@ -7,7 +7,7 @@ pub(crate) mod worker;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_cluster::{Client, Submitted};
 use leasehold_resp as resp;
@@ -131,8 +131,8 @@ impl Batch {
     /// A batch of those of `due` that still need a renewal, which are of one script.
     fn of(due: Vec<DueHold>) -> Option<Self> {
         // Before the request is written: the leases count from here.
-        let sent = Now::read();
-        let protocol = due.first()?.hold.protocol;
+        let first = due.first()?;
+        let (sent, protocol) = (first.hold.clock().read(), first.hold.protocol);
         let lease = |one: DueHold| {
             let lease = one.hold.state().next_lease(sent)?;
             let permits = one.hold.permits();
@@ -176,7 +176,7 @@ fn settle(
         // The client knows better now: which script to send along, or where. But two nodes that point at each other must
         // not keep the worker busy.
         let at_once = answer.is_err_and(|error| is_noscript_or_redirect(&error));
-        let now = Instant::now();
+        let now = registry.clock.now();
         for Asked { hold, lease, .. } in &batch.renewals {
             // The one of a grant is short.
             let known = hold.state().lease();
@@ -188,7 +188,7 @@ fn settle(
         }
         return;
     };
-    let now = Now::read();
+    let now = registry.clock.read();
     for (asked, result) in batch.renewals.iter().zip(results) {
         settle_one(registry, asked, result, worth, (batch.sent, now));
     }

@@ -259,14 +259,15 @@ impl<'a, V: View> Watcher<'a, V> {
                     let seen = match until {
                         None => seen.await,
                         Some(until) => {
-                            match tokio::time::timeout_at(until.into(), seen.as_mut()).await {
+                            match self.context.clock().timeout_at(until, seen.as_mut()).await {
                                 Ok(seen) => seen,
                                 Err(_) => return Ok(None),
                             }
                         }
                     };
                     let is_seen = seen.is_ok();
-                    looking.end(number, seen, self.context.jitter.below(JITTER));
+                    let now = self.context.clock().now();
+                    looking.end(number, seen, now, self.context.jitter.below(JITTER));
                     if is_seen {
                         let context = self.context;
                         context.registry.note_use(&context.client, Duration::ZERO);
@@ -283,14 +284,14 @@ impl<'a, V: View> Watcher<'a, V> {
                 return Poll::Ready(Err(Error::new(ErrorKind::Forked, "")));
             }
             loop {
-                let now = Instant::now();
+                let now = self.context.clock().now();
                 let is_time_up = until.is_some_and(|until| until <= now);
                 let at = match self.position(now, is_time_up, cx.waker()) {
                     Ok(at) => at,
                     Err(step) => return Poll::Ready(Ok(step)),
                 };
                 let at = until.map_or(at, |until| until.min(at));
-                if poll_alarm(alarm.as_mut(), at, cx).is_pending() {
+                if poll_alarm(self.context.clock(), alarm.as_mut(), at, cx).is_pending() {
                     return Poll::Pending;
                 }
             }
@@ -383,9 +384,8 @@ impl<V> Shared<V> {
 
 impl<V: View> Looking<'_, V> {
     /// The look has its outcome.
-    fn end(&mut self, number: u64, seen: Result<V, Error>, jitter: u64) {
+    fn end(&mut self, number: u64, seen: Result<V, Error>, now: Instant, jitter: u64) {
         self.is_open = false;
-        let now = Instant::now();
         let mut shared = lock(&self.signal.state);
         match seen {
             Ok(view) => {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_cluster::Source;
 
+use super::clock::Clock;
 use super::hold::Hold;
 use super::line::{Line, Standing};
 use super::parked::Parked;
@@ -22,13 +23,15 @@ use crate::state::waiters::{After, Claim, Closed, Held, Position, Remains, Waite
 pub(crate) struct Table {
     waiters: Mutex<Waiters<Arc<Hold>, Line, Error>>,
     parked: Arc<Parked>,
+    clock: Clock,
 }
 
 impl Table {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
             waiters: Mutex::new(Waiters::new()),
             parked: Arc::default(),
+            clock,
         }
     }
 
@@ -291,7 +294,7 @@ impl Table {
     /// Whether the ticket of this lane need not look now, since the first of its run looks for it too. Then it rests. But each
     /// looks after `changes` of the servers or connections: what one has lost another one may have.
     pub(crate) fn rests(&self, lane: &Arc<Name>, changes: u64) -> bool {
-        let now = Instant::now();
+        let now = self.clock.now();
         let mut waiters = lock(&self.waiters);
         let Some(first) = waiters.first_before(lane) else {
             return false;
@@ -320,7 +323,7 @@ impl Table {
     pub(crate) fn next_looks(&self, lane: &Arc<Name>) {
         let next = lock(&self.waiters).next_behind(lane);
         if let Some(next) = next {
-            self.with_ticket(&next, |ticket| ticket.look_now(Instant::now()));
+            self.with_ticket(&next, |ticket| ticket.look_now(self.clock.now()));
         }
     }
 
@@ -369,7 +372,7 @@ impl Table {
     pub(crate) fn told_to_look(&self, number: u64, at: u64) {
         let name = lock(&self.waiters).name_of(number).cloned();
         if let Some(name) = name {
-            let now = Instant::now();
+            let now = self.clock.now();
             self.with_ticket(&name, |ticket| {
                 if ticket.id().number() == number {
                     ticket.told_to_look(at, now);
@@ -380,7 +383,7 @@ impl Table {
 
     /// The ticket of the hold with this number is the first behind one that was granted for `lease`.
     pub(crate) fn is_next(&self, number: u64, lease: Duration) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let name = lock(&self.waiters).name_of(number).cloned();
         if let Some(name) = name {
             self.with_ticket(&name, |ticket| {
@@ -424,7 +427,7 @@ impl Table {
 
     /// The subscription to grants was confirmed over `source`: grants before it were not heard, nor writers that wait.
     pub(crate) fn subscribed(&self, source: Source) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let (mut wakers, mut left) = (Vec::new(), Vec::new());
         let mut waiters = lock(&self.waiters);
         for (line, waker) in waiters.lines() {

@@ -8,6 +8,7 @@ use leasehold_cluster::Unanswered;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use super::clock::Clock;
 use super::hold::Hold;
 use super::sync::lock;
 use crate::protocol::call::OwnedCall;
@@ -25,6 +26,7 @@ pub(crate) struct WorkQueue {
     /// Notified when there is something to do earlier than planned.
     changed: Notify,
     jitter: Jitter,
+    clock: Clock,
     unfinished: Arc<Count>,
 }
 
@@ -99,7 +101,7 @@ pub(crate) struct AllDue {
 }
 
 impl WorkQueue {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, clock: Clock) -> Self {
         let state = State {
             schedule: Schedule::new(),
             renewing: 0,
@@ -112,6 +114,7 @@ impl WorkQueue {
             running: AtomicBool::new(false),
             changed: Notify::new(),
             jitter: Jitter::new(seed),
+            clock,
             unfinished: Arc::default(),
         }
     }
@@ -141,7 +144,7 @@ impl WorkQueue {
 
     /// Ends `hold` when it runs out, also if nothing else asks for it.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.schedule(hold, Due::sharp(hold.next_watch(Now::read())));
+        self.schedule(hold, Due::sharp(hold.next_watch(self.clock.read())));
     }
 
     /// When a lease that began at `sent` is renewed.
@@ -251,7 +254,7 @@ impl WorkQueue {
     /// Makes every entry due now: the server may not have it any more, and its guards should know. It is `doubtful` if
     /// that would be because the server has forgotten it.
     pub(crate) fn look_at_all(&self, doubtful: bool) {
-        let now = Instant::now();
+        let now = self.clock.now();
         lock(&self.state).schedule.for_each(|_, due, entry| {
             entry.doubtful |= doubtful;
             *due = Due::sharp(now);

@@ -189,7 +189,10 @@ impl Barrier {
     {
         let barrier = self.clone();
         // A time beyond the end of the clock is no limit.
-        async move { barrier.wait_until(Instant::now().checked_add(time)).await }
+        async move {
+            let until = barrier.context.clock().now().checked_add(time);
+            barrier.wait_until(until).await
+        }
     }
 
     /// Those who have arrived in the present generation, as holders: each with the time after which it counts as dead unless it

@@ -358,7 +358,10 @@ impl Latch {
     ) -> impl Future<Output = Result<bool, Error>> + Send + 'static + use<> {
         let latch = self.clone();
         // A time beyond the end of the clock is no limit.
-        async move { latch.wait_until(Instant::now().checked_add(time)).await }
+        async move {
+            let until = latch.context.clock().now().checked_add(time);
+            latch.wait_until(until).await
+        }
     }
 
     async fn set(&self, count: u64, reset: bool) -> Result<bool, Error> {

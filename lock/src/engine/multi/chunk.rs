@@ -370,7 +370,7 @@ impl<'a> Open<'a> {
         reply: Reply,
     ) -> Result<Tried, Error> {
         let MultiRequest { context, terms, .. } = self.request;
-        let sent = reply.sent();
+        let sent = reply.sent;
         let acknowledged = reply.confirmed?;
         let hold = |(name, (token, lease)): (&Arc<Name>, (FencingToken, Duration))| {
             context.saw(token);
@@ -390,6 +390,7 @@ impl<'a> Open<'a> {
                 ticket: None,
                 // Late requests of earlier attempts that could not be killed: they are outlived by the release.
                 unanswered: self.unanswered.clone(),
+                clock: context.clock().clone(),
             })
         };
         let holds: Vec<_> = self.names.iter().zip(granted).map(hold).collect();

@@ -205,7 +205,8 @@ pub(crate) async fn over(group: &Group) -> LostReason {
             return reason;
         }
         // Either is a reason to check again.
-        let _ = tokio::time::timeout(group.until_next_check(), ended).await;
+        let clock = &group.registry.clock;
+        let _ = clock.timeout(group.until_next_check(), ended).await;
     }
 }
 

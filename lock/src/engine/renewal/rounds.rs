@@ -15,7 +15,6 @@ use super::super::registry::Registry;
 use super::super::work_queue::DueHold;
 use super::{Batch, Worth, group, settle};
 use crate::protocol::call::Call;
-use crate::state::deadline::Now;
 
 /// A round takes this part of the shortest lease in it at most, so that several fit between the first renewal and the end.
 const ROUND_PART: u32 = 4;
@@ -117,10 +116,7 @@ impl Rounds {
             }
         };
         let worth = worth(round.confirmation.is_ok());
-        let sent = Now {
-            monotonic: round.sent,
-            wall: round.sent_wall,
-        };
+        let sent = registry.clock.at(round.sent, round.sent_wall);
         let mut apart = Vec::new();
         for (batch, reply) in batches.into_iter().zip(round.replies) {
             let batch = Batch { sent, ..batch };

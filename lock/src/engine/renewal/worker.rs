@@ -21,7 +21,6 @@ use super::super::work_queue::PendingEnd;
 use super::rounds::{self, Ran, Rounds};
 use super::{Batch, Worth, cut, is_migrating, settle, submit_due};
 use crate::process::name_for_renewals;
-use crate::state::deadline::Now;
 
 /// While there is no connection, what is due is looked at again after this long.
 const CONNECT_CHECK: Duration = Duration::from_millis(20);
@@ -120,7 +119,8 @@ impl Worker {
             }
             // Not only when something is due: a node that goes away is noticed by the connections that end.
             if matches!(self.connected, Connected::No)
-                && (registry.work.needs_connection() || registry.presence.is_due(Instant::now()))
+                && (registry.work.needs_connection()
+                    || registry.presence.is_due(registry.clock.now()))
             {
                 self.tasks.spawn(boxed(connect(self.target.clone())));
                 self.connected = Connected::Connecting;
@@ -175,7 +175,7 @@ impl Worker {
     /// up, if there are any.
     fn work(&mut self, registry: &Arc<Registry>) -> Option<Instant> {
         let client = self.connected.client();
-        let now = Now::read();
+        let now = registry.clock.read();
         if registry.work.is_time(now.monotonic) {
             let submitted = submit_due(registry, client, &mut self.rounds, now, CONNECT_CHECK);
             for (batch, submitted) in submitted {
@@ -241,14 +241,14 @@ impl Worker {
         } = self;
         let mut change = pin!(connected.client().map(|client| client.changed(*changes)));
         let mut more_work = pin!(registry.work.changed());
-        let until = registry.work.sleep_until(Instant::now());
+        let until = registry.work.sleep_until(registry.clock.now());
         // Until the connection is there, nothing can be done about that.
         let refresh = match connected {
             Connected::Connecting => None,
             Connected::No | Connected::Yes(_) => registry.presence.next_at(),
         };
         let until = until.into_iter().chain(look_again).chain(refresh).min();
-        let mut timer = pin!(until.map(|at| tokio::time::sleep_until(at.into())));
+        let mut timer = pin!(until.map(|at| registry.clock.sleep_until(at)));
         poll_fn(|cx| {
             if let Poll::Ready(Some(done)) = tasks.poll_join_next(cx) {
                 // A task that panicked has no answer; what it was to renew stays due when it runs out.
@@ -305,7 +305,9 @@ async fn renew_one(client: Client, batch: Batch) -> Done {
 
 /// The same for a hold that replicas confirm.
 async fn confirm_one(client: Client, mut batch: Batch) -> Done {
-    batch.sent = Now::read();
+    if let Some(first) = batch.renewals.first() {
+        batch.sent = first.hold.clock().read();
+    }
     let (answer, worth) = rounds::run_one(&client, &batch).await;
     Done::Renewed(batch, answer, worth)
 }
