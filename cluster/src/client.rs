@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
-use leasehold_resp::{Encode, Error, Value};
+use leasehold_resp::{Connection, Encode, Error, Value};
 
 use crate::discovery::Discovery;
 use crate::inbox::SubscriptionEvent;
@@ -359,6 +359,34 @@ impl Client {
             }
         }
         answers
+    }
+
+    /// The connections to the masters of the map, for commands that belong to no key, such as `SCAN`. Those of a cluster may be
+    /// others after the next change.
+    #[must_use]
+    pub fn masters(&self) -> Vec<Connection> {
+        let map = self.0.map();
+        map.nodes()
+            .iter()
+            .map(|node| node.connection().clone())
+            .collect()
+    }
+
+    /// The connection to the master that serves `key`, for several commands about it.
+    ///
+    /// # Errors
+    ///
+    /// None does within a command timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is changed.
+    pub async fn master_of(&self, key: &[u8]) -> Result<Connection, Error> {
+        let deadline = Instant::now() + self.0.command_timeout();
+        let node = self
+            .node_for(key, &RetryState::new(deadline, false))
+            .await?;
+        Ok(node.connection().clone())
     }
 
     /// How long one command may take.
