@@ -5,7 +5,10 @@ use leasehold::Interop;
 
 #[cfg(target_os = "linux")]
 use crate::commands::run;
-use crate::commands::{extend, lock, unlock, verify};
+use crate::commands::{
+    break_lock, doctor, extend, generate, inspect, latch, lock, ls, sem, top, unlock, verify, wait,
+    who,
+};
 
 /// Locks on Redis and Valkey, for commands and scripts.
 ///
@@ -67,6 +70,30 @@ pub(crate) enum Command {
     Extend(extend::Args),
     /// Tells whether a lock that `lock` took is still held.
     Verify(verify::Args),
+    /// Waits until a lock is free, and takes nothing.
+    Wait(wait::Args),
+    /// Takes permits of a semaphore for a script, and gives them back.
+    Sem(sem::Args),
+    /// Sets a latch, counts it down, waits until it is open.
+    Latch(latch::Args),
+    /// Lists the locks that are held or waited for.
+    Ls(ls::Args),
+    /// Tells all of a lock: who holds it and since when, and who waits.
+    Inspect(inspect::Args),
+    /// Lists everything that the processes of a host hold.
+    Who(who::Args),
+    /// Takes a lock from whoever holds it, after a question.
+    Break(break_lock::Args),
+    /// Shows the locks that are held or waited for, live.
+    Top(top::Args),
+    /// Checks the servers for what keeps locks from holding, and says what to change.
+    Doctor(doctor::Args),
+    /// Prints the manual, for packages.
+    #[command(hide = true)]
+    Man(generate::ManArgs),
+    /// Prints what completes arguments in a shell, for packages.
+    #[command(hide = true)]
+    Completions(generate::CompletionsArgs),
 }
 
 impl From<With> for Interop {

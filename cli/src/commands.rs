@@ -1,11 +1,21 @@
 //! The commands, one file each.
 
+pub(crate) mod break_lock;
+pub(crate) mod doctor;
 pub(crate) mod extend;
+pub(crate) mod generate;
+pub(crate) mod inspect;
+pub(crate) mod latch;
 pub(crate) mod lock;
+pub(crate) mod ls;
 #[cfg(target_os = "linux")]
 pub(crate) mod run;
+pub(crate) mod sem;
+pub(crate) mod top;
 pub(crate) mod unlock;
 pub(crate) mod verify;
+pub(crate) mod wait;
+pub(crate) mod who;
 
 use crate::args::{Args, Command, Global};
 use crate::exit::Failure;
@@ -37,6 +47,17 @@ pub(crate) fn execute(args: Args, output: &Output) -> Result<u8, Failure> {
             Command::Unlock(args) => unlock::execute(args, &context).await,
             Command::Extend(args) => extend::execute(args, &context).await,
             Command::Verify(args) => verify::execute(args, &context).await,
+            Command::Wait(args) => wait::execute(args, &context).await,
+            Command::Sem(args) => sem::execute(args, &context).await,
+            Command::Latch(args) => latch::execute(args, &context).await,
+            Command::Ls(args) => ls::execute(args, &context).await,
+            Command::Inspect(args) => inspect::execute(args, &context).await,
+            Command::Who(args) => who::execute(args, &context).await,
+            Command::Break(args) => break_lock::execute(args, &context).await,
+            Command::Top(args) => top::execute(args, &context).await,
+            Command::Doctor(args) => doctor::execute(args, &context).await,
+            Command::Man(args) => generate::man(args),
+            Command::Completions(args) => generate::completions(args),
         }
     })
 }

@@ -6,6 +6,7 @@ mod connect;
 mod duration;
 mod exit;
 mod hold_text;
+mod look;
 mod output;
 #[cfg(target_os = "linux")]
 mod running;
