@@ -46,9 +46,12 @@ impl Target {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Endpoint::parse(url).map(Self::Single);
         };
-        let (family, tls) = match Scheme::parse(scheme) {
-            Some(Scheme { deployment, tls }) => (deployment, tls),
-            None => return Endpoint::parse(url).map(Self::Single),
+        let Some(Scheme {
+            deployment: family,
+            tls,
+        }) = Scheme::parse(scheme)
+        else {
+            return Endpoint::parse(url).map(Self::Single);
         };
         let single = if tls { "rediss" } else { "redis" };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

@@ -427,7 +427,7 @@ async fn replicas_and_each_shard_of_a_cluster_keep_it() {
         let granted = job.replicated(Replicas::All).await;
         granted
             .map_err(|error| error.to_string())?
-            .ok_or("held".into())
+            .ok_or_else(|| "held".into())
     })
     .await;
     // What replicas have confirmed lasts as long.
