@@ -287,6 +287,19 @@ impl Locks {
     /// crash by as much as the lock may. Redisson writes none, nor does a user without the right to `~lockp:*`, which is found
     /// out once and costs nothing else.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let state = locks.mutex("order:42").inspect().await?;
+    /// for waiter in state.waiters() {
+    ///     if let Some(process) = locks.process_of(waiter.client()).await? {
+    ///         println!("{} waits, {}", process.host(), process.application());
+    ///     }
+    /// }
+    /// # assert!(locks.process_of("nobody").await?.is_none());
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of asking a server; [`ErrorKind::Denied`] for a user without `~lockp:*` or `+hmget`.
@@ -294,17 +307,6 @@ impl Locks {
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
-    ///
-    /// ```no_run
-    /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
-    /// for waiter in locks.mutex("order:42").inspect().await?.waiters() {
-    ///     if let Some(process) = locks.process_of(waiter.client()).await? {
-    ///         println!("{} waits, {}", process.host(), process.application());
-    ///     }
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn process_of(&self, client_id: impl AsRef<str>) -> Result<Option<Process>, Error> {
         let context = &self.context;
         context.check()?;
@@ -452,14 +454,15 @@ impl LocksBuilder {
     /// The name and version of this application, which others see who ask for the [process](Locks::process_of) of a holder:
     /// the name 1 to 256 bytes, the version at most 256. By default the name of the program, and no version.
     ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), leasehold::Error> {
-    /// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379")
-    ///     .application(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// let locks = leasehold::Locks::builder(url)
+    ///     .application("billing", "1.2") // or env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")
     ///     .connect()
     ///     .await?;
+    /// # assert!(locks.mutex("order:42").try_lock().await?.is_some());
     /// # Ok(())
-    /// # }
+    /// # });
     /// ```
     pub fn application(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         self.application = Some((name.into(), version.into()));

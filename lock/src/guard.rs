@@ -239,6 +239,19 @@ impl Guard {
     ///
     /// For a [`Mutex`](crate::Mutex); other primitives find nothing by the id.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().lease(Duration::from_secs(60)).await?;
+    /// let id = guard.detach().expect("it is held, once");
+    /// assert!(order.try_lock().await?.is_none()); // still held
+    ///
+    /// order.detached(id).release().await?;
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// The guard, as it was: the lease is over, or other guards of an [`Owner`](crate::Owner) share the hold and will release it.

@@ -24,16 +24,22 @@ const RENEWAL: &str = ":renewal";
 /// Its texts are what somebody with a right to the entry wrote: escape them where control characters matter, as
 /// `Display` does.
 ///
-/// ```no_run
-/// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # let guard = locks.mutex("order:42").lock().await?;
+/// # while locks.process_of(locks.client_id()).await?.is_none() {} // written behind the answer to the first lock
 /// if let Some(holder) = locks.mutex("order:42").holder().await? {
 ///     match locks.process_of(holder.client()).await? {
-///         Some(process) => println!("held by {process}"), // billing 1.2, process 4711 on web-1
+///         Some(process) => {
+///             println!("held by {process}"); // billing 1.2, process 4711 on web-1
+///             println!("{} {:?}", process.application(), process.version());
+///             println!("{} on {}, since {:?}", process.pid(), process.host(), process.since());
+///         }
 ///         None => println!("held by {}", holder.id()),
 ///     }
 /// }
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {

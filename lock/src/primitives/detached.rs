@@ -24,19 +24,24 @@ use crate::state::names::Name;
 /// the server, and does nothing to the lock where another hold has it. Creating the handle does no I/O, and dropping it does
 /// nothing.
 ///
-/// ```no_run
-/// # use std::time::Duration;
-/// # async fn example(here: leasehold::Locks, there: leasehold::Locks) -> Result<(), leasehold::Error> {
+/// ```
+/// # leasehold_testkit::example::with_url(async |url| {
+/// # let here = leasehold::Locks::connect(url.clone()).await?;
+/// # let there = leasehold::Locks::connect(url).await?;
+/// use std::time::Duration;
+/// use leasehold::Release;
+///
 /// let guard = here.mutex("order:42").lock().lease(Duration::from_secs(60)).await?;
 /// let id = guard.detach().expect("it is held, once");
 ///
 /// // Anywhere, within a minute:
 /// let hold = there.mutex("order:42").detached(id);
-/// if hold.extend(Duration::from_secs(60)).await? {
-///     hold.release().await?;
-/// }
+/// println!("{} of `{}` lasts for {:?}", hold.id(), hold.key(), hold.remaining().await?);
+/// assert!(hold.extend(Duration::from_secs(60)).await?);
+/// assert_eq!(hold.release().await?, Release::Released);
+/// assert!(!hold.extend(Duration::from_secs(60)).await?); // it is gone
 /// # Ok(())
-/// # }
+/// # });
 /// ```
 #[derive(Clone)]
 pub struct DetachedHold {

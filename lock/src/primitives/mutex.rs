@@ -296,6 +296,16 @@ impl Mutex {
 
     /// A handle to the hold of this lock with this id, which was [detached](crate::Guard::detach) from its guard, here or in another
     /// process. Does no I/O; a text that is no hold's id is refused when the hold is asked for.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// # use std::time::Duration;
+    /// let order = locks.mutex("order:42");
+    /// let id = order.lock().lease(Duration::from_secs(60)).await?.detach().expect("it is held, once");
+    /// assert!(order.detached(id).remaining().await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn detached(&self, id: impl Into<String>) -> DetachedHold {
         DetachedHold::new(&self.context, self.kind.protocol, &self.name, id.into())
