@@ -478,6 +478,14 @@ impl LocksBuilder {
     /// Publishes and subscribes in the whole cluster also where the servers have sharded channels, as Redisson does with
     /// `shardedSubscriptionMode` OFF. Off by default. Every process that uses these locks has to do the same: what one says is not
     /// heard by the others otherwise, and they find a lock free by a look.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_cluster(async |url| {
+    /// let locks = leasehold::Locks::builder(url).plain_channels().connect().await?;
+    /// # assert!(locks.mutex("order:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn plain_channels(mut self) -> Self {
         self.plain_channels = true;
         self

@@ -56,6 +56,7 @@
 //! | stop the work when the lock is lost | [`Guard::run`]; for blocking code [`Guard::cancellation`] |
 //! | make a write safe | [`Guard::token`], [`guides::fencing`] |
 //! | end a job that hangs | [`Acquire::max_hold`] |
+//! | run a fast job once, on hosts whose clocks differ | [`Acquire::at_least`] |
 //! | serve all in the order in which they asked | [`Locks::fair_mutex`] |
 //! | let many read or one write | [`Locks::rw_lock`] |
 //! | take several locks, all or none, without deadlocks | [`Locks::multi`] |
@@ -67,7 +68,7 @@
 //! | survive the loss of a server without a second holder | [`Replicas::All`], [`Redlock`], [`guides::topology`] |
 //! | share locks with Redisson | [`Interop::Redisson`], [`guides::from_redisson`] |
 //! | share locks with redis-py or redsync | [`Locks::plain_mutex`], [`guides::beside_others`] |
-//! | see who holds a lock and who waits, or break it | [`Mutex::inspect`], [`Mutex::force_unlock`] |
+//! | see who holds a lock and who waits, or break it | [`Mutex::inspect`], [`Locks::process_of`], [`Mutex::force_unlock`] |
 //! | end the program without keeping others waiting | [`Locks::shutdown`] |
 //! | set up servers, timeouts, rights, alerts | [`guides::operating`] |
 //! | come from redsync, redis-py or `flock` | [`guides::from_others`] |

@@ -138,17 +138,18 @@ impl<T> Acquire<T> {
     /// Of locks that nest, the longest counts, each from its own call. A hold that is [detached](Guard::detach) leaves it to whoever
     /// releases it how long it stays.
     ///
-    /// ```no_run
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
     /// # use std::time::Duration;
-    /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
     /// // Every host runs this at midnight, by its own clock.
     /// let job = locks.mutex("nightly-report");
     /// if let Some(guard) = job.try_lock().at_least(Duration::from_secs(60)).await? {
     ///     // … the report, which may take a second
     ///     guard.release().await?;
     /// }
+    /// assert!(job.try_lock().await?.is_none()); // for the rest of the minute
     /// # Ok(())
-    /// # }
+    /// # });
     /// ```
     ///
     /// # Errors

@@ -35,6 +35,7 @@ pub struct Inspection {
 /// let holder = &state.holders()[0];
 /// assert_eq!(holder.client(), locks.client_id());
 /// assert!(holder.id().starts_with(holder.client()));
+/// assert!(!holder.is_kept());
 /// assert_eq!((holder.token(), holder.count()), (Some(guard.token()), 1));
 /// println!("since {:?}, for {:?} more", holder.since(), holder.remaining());
 /// # Ok(())
