@@ -11,6 +11,7 @@ use leasehold_resp::{Connection, Encode, Error, Value};
 
 use crate::discovery::Discovery;
 use crate::inbox::SubscriptionEvent;
+use crate::monitor::Monitor;
 use crate::node::Node;
 use crate::redirect::{RetryState, Step};
 use crate::router::Router;
@@ -87,14 +88,33 @@ impl Client {
     ///
     /// Cancel safe: dropping the future closes what was opened.
     pub async fn connect(target: impl Into<Target>) -> Result<Self, Error> {
-        Self::connect_to(target.into()).await
+        Self::connect_to(target.into(), Arc::default()).await
+    }
+
+    /// [`connect`](Self::connect), with its requests and changes told to `monitor`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`connect`](Self::connect).
+    pub async fn connect_monitored(
+        target: impl Into<Target>,
+        monitor: Arc<Monitor>,
+    ) -> Result<Self, Error> {
+        Self::connect_to(target.into(), monitor).await
     }
 
     /// Boxed, so that the future of a caller does not contain all of its state.
-    fn connect_to(target: Target) -> Pin<Box<dyn Future<Output = Result<Self, Error>> + Send>> {
+    fn connect_to(
+        target: Target,
+        monitor: Arc<Monitor>,
+    ) -> Pin<Box<dyn Future<Output = Result<Self, Error>> + Send>> {
         Box::pin(async move {
             let (discovery, template) = Discovery::new(target);
-            let router = Router::connect(template, discovery).await?;
+            let router = Router::connect(template, discovery, monitor).await?;
             if !router.is_dynamic() {
                 // A wrong password is an error here then, and not the reason for a wait later.
                 for node in router.map().nodes() {
@@ -163,6 +183,7 @@ impl Client {
                 }
                 continue;
             }
+            self.0.monitor.sent(1);
             let pending = Pending::new(reply, &node, asking, unanswered);
             let outcome = self.answer(pending, &node, sent, &retry).await;
             note(&self.0, &node, call.script().bit(), &outcome);
@@ -200,6 +221,8 @@ impl Client {
                 if reply.is_refused() {
                     // No call waits for it here, and it may never come up.
                     self.0.search(&node);
+                } else {
+                    self.0.monitor.sent(1);
                 }
                 Submitted::sent(reply, &self.0, node, call.script().bit())
             }
@@ -266,6 +289,7 @@ impl Client {
                 }
                 continue;
             }
+            self.0.monitor.sent(1);
             match reply.await {
                 Ok(value) => {
                     node.note_success();

@@ -100,6 +100,7 @@ impl<'a> MasterLink<'a> {
         commands: &[&(dyn Encode + Sync)],
     ) -> Result<Replies, Error> {
         let left = self.time_left().max(Duration::from_millis(1));
+        self.watch.router.monitor.sent(commands.len());
         let calls = self.connection.call_all(commands, left);
         self.watch.over(calls).await.map(Vec::into_iter)
     }

@@ -41,10 +41,18 @@ pub(crate) struct Node {
     cluster_down: AtomicBool,
     /// Counts the times the shared connection went down: subscriptions made before are gone.
     session: AtomicU64,
-    /// When the shared connection came up.
-    up_since: Mutex<Option<Instant>>,
+    /// Whether the shared connection is up, and since when.
+    link: Mutex<Link>,
     /// When it was needed for the first time.
     needed_since: OnceLock<Instant>,
+}
+
+/// The state of the shared connection.
+#[derive(Clone, Copy, Debug)]
+enum Link {
+    New,
+    Up(Instant),
+    Down(Instant),
 }
 
 /// A server process, as it was when it was first met.
@@ -82,7 +90,7 @@ impl Node {
                 search: OnlyOne::default(),
                 cluster_down: AtomicBool::new(false),
                 session: AtomicU64::new(0),
-                up_since: Mutex::default(),
+                link: Mutex::new(Link::New),
                 needed_since: OnceLock::new(),
             }
         })
@@ -136,18 +144,25 @@ impl Node {
         CONNECT_WAIT.saturating_sub(since.elapsed())
     }
 
-    /// The shared connection is up.
-    pub(crate) fn came_up(&self) {
+    /// The shared connection is up. Returns for how long it was down, unless it is the first one.
+    pub(crate) fn came_up(&self) -> Option<Duration> {
         let now = Instant::now();
         let _ = self.needed_since.set(now);
-        *self.up_since() = Some(now);
+        match std::mem::replace(&mut *self.link(), Link::Up(now)) {
+            Link::Down(since) => Some(now.saturating_duration_since(since)),
+            Link::New | Link::Up(_) => None,
+        }
     }
 
     /// The shared connection is down: how long it was up.
     pub(crate) fn went_down(&self) -> Duration {
-        self.up_since()
-            .take()
-            .map_or(Duration::ZERO, |since| since.elapsed())
+        let now = Instant::now();
+        let mut link = self.link();
+        let Link::Up(since) = *link else {
+            return Duration::ZERO;
+        };
+        *link = Link::Down(now);
+        now.saturating_duration_since(since)
     }
 
     /// Updates the known scripts and the state in the cluster after an error.
@@ -217,8 +232,8 @@ impl Node {
         self.session.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn up_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        lock(&self.up_since)
+    fn link(&self) -> MutexGuard<'_, Link> {
+        lock(&self.link)
     }
 }
 

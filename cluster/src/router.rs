@@ -21,6 +21,7 @@ use crate::hub::{Hub, Routing};
 use crate::listing::Memory;
 use crate::locking::lock;
 use crate::map::{Map, NodeObserver, Nodes};
+use crate::monitor::{Change, Monitor};
 use crate::node::Node;
 use crate::pacing::Pacing;
 use crate::random::jittered;
@@ -49,6 +50,7 @@ pub(crate) struct Router {
     nodes: Nodes,
     discovery: Discovery,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) monitor: Arc<Monitor>,
     /// Facts about masters and replicas, kept for locks that replicas confirm.
     memory: Memory,
     /// Notified when the map changes, a node comes up, or the client is closed.
@@ -81,12 +83,14 @@ impl Router {
     pub(crate) async fn connect(
         template: Endpoint,
         discovery: Discovery,
+        monitor: Arc<Monitor>,
     ) -> Result<Arc<Self>, Error> {
         let found = discovery.first(&template).await?;
         let router = Arc::new_cyclic(|itself| Self {
             nodes: Nodes::new(template, found.view.clone(), observer(itself)),
             discovery,
             hub: Hub::new(found.sharded, routing(itself)),
+            monitor,
             memory: Memory::default(),
             changed: Notify::new(),
             changes: AtomicU64::new(0),
@@ -151,7 +155,7 @@ impl Router {
 
     /// Follows a `MOVED` of `slot` to `address`: updates the map at once, and has the rest of it learned anew.
     pub(crate) fn moved(&self, slot: u16, address: &NodeAddress) {
-        self.swap(None, |map| {
+        let is_new = self.swap(None, |map| {
             let address = map.view.known_as(address);
             let known = map
                 .view
@@ -160,6 +164,9 @@ impl Router {
             (known.map(|shard| &shard.master) != Some(address))
                 .then(|| map.view.with_moved(slot, address))
         });
+        if is_new {
+            self.tell_map();
+        }
         self.refresh();
     }
 
@@ -286,7 +293,9 @@ impl Router {
             }
         }
         drop(looks);
-        self.swap(None, |map| (map.view != view).then_some(view));
+        if self.swap(None, |map| (map.view != view).then_some(view)) {
+            self.tell_map();
+        }
     }
 
     /// Ends the connections opened for questions a while after the last one.
@@ -319,10 +328,10 @@ impl Router {
         }
     }
 
-    /// Replaces the map by one with another view, if `change` makes one.
-    fn swap(&self, endpoint: Option<&Endpoint>, change: impl FnOnce(&Map) -> Option<View>) {
+    /// Replaces the map by one with another view, if `change` makes one. Returns whether it did.
+    fn swap(&self, endpoint: Option<&Endpoint>, change: impl FnOnce(&Map) -> Option<View>) -> bool {
         let Some(replaced) = self.nodes.swap(endpoint, change) else {
-            return;
+            return false;
         };
         for node in replaced.nodes() {
             if node.connection().is_stalled() && !self.nodes.serves(node) {
@@ -331,13 +340,25 @@ impl Router {
         }
         self.hub.reconcile();
         self.note_change();
+        true
+    }
+
+    /// The map is another one.
+    fn tell_map(&self) {
+        self.monitor.tell(|| Change::Map {
+            masters: self.map().nodes().len(),
+        });
     }
 
     fn observed(&self, node: &Arc<Node>, event: Event) {
         match &event {
             Event::Up => {
-                node.came_up();
+                let down = node.came_up();
                 self.note_change();
+                if let Some(after) = down {
+                    let node = Arc::clone(node.connection().node());
+                    self.monitor.tell(|| Change::Reconnected { node, after });
+                }
             }
             Event::Down => {
                 if node.went_down() >= STEADY_AFTER {
