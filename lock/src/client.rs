@@ -16,7 +16,9 @@ use crate::engine::presence::Presence;
 use crate::engine::registry::Registry;
 use crate::engine::release;
 use crate::engine::renewal::worker;
+use crate::engine::telemetry::{Observers, Telemetry};
 use crate::error::{Error, ErrorKind};
+use crate::observer::Observer;
 use crate::options::{Interop, Replicas};
 use crate::owner::Owner;
 use crate::primitives::barrier::Barrier;
@@ -32,6 +34,7 @@ use crate::protocol::process;
 use crate::state::deadline::is_good_lease;
 use crate::state::id::ClientId;
 use crate::state::names::is_good_namespace;
+use crate::stats::Stats;
 use crate::warning::{self, Warning};
 
 /// The lease of locks that ask for none.
@@ -99,6 +102,7 @@ pub struct LocksBuilder {
     plain_channels: bool,
     connect_timeout: Option<Duration>,
     command_timeout: Option<Duration>,
+    observers: Vec<Arc<dyn Observer>>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
 }
@@ -150,7 +154,12 @@ impl Locks {
     }
 
     /// The locks on `client`, which is connected to `target`.
-    fn over(client: Client, settings: Settings, warnings: Vec<Warning>) -> Self {
+    fn over(
+        client: Client,
+        settings: Settings,
+        telemetry: Arc<Telemetry>,
+        warnings: Vec<Warning>,
+    ) -> Self {
         let Settings {
             target,
             config,
@@ -158,10 +167,10 @@ impl Locks {
         } = settings;
         let id = ClientId::random();
         let spawn = worker::spawner(target, config.lease);
-        let clock = Clock::new();
+        let clock = telemetry.clock().clone();
         let presence = Presence::new(id.as_str(), process, clock.clone());
         let seed = id.seed().rotate_left(32);
-        let registry = Registry::new(seed, config.interop, presence, clock, spawn);
+        let registry = Registry::new(seed, config.interop, presence, clock, telemetry, spawn);
         Self {
             context: Handle::new(Context::new(client, registry, config, id)),
             warnings: warnings.into(),
@@ -338,6 +347,19 @@ impl Locks {
         &self.warnings
     }
 
+    /// What these locks have done so far: gauges of what is held and waited for, and counters. Reads atomics, and asks nobody.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: leasehold::Locks) {
+    /// let stats = locks.stats();
+    /// println!("{} held, {} waiting, {} lost", stats.held(), stats.waiting(), stats.lost());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.context.registry.telemetry.stats()
+    }
+
     /// Ends all locking through these locks: waits until what was released is free on the server, then disconnects.
     ///
     /// Waiters get [`ErrorKind::Closed`], and so does every later call. Guards that are still alive are lost with
@@ -424,6 +446,7 @@ impl LocksBuilder {
             plain_channels: false,
             connect_timeout: None,
             command_timeout: None,
+            observers: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -551,6 +574,13 @@ impl LocksBuilder {
         self
     }
 
+    /// Tells `observer` what happens to these locks: see [`Observer`]. Called again, it adds another one; they are told in this
+    /// order.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -562,14 +592,18 @@ impl LocksBuilder {
     ///
     /// Cancel safe: dropping the future closes the connection.
     pub async fn connect(self) -> Result<Locks, Error> {
-        let settings = self.settled()?;
-        let client = Client::connect(settings.target.clone())
+        let observers = Observers::new(&self.observers);
+        let mut settings = self.settled()?;
+        let endpoints = settings.target.endpoints_mut();
+        let database = endpoints.first().map_or(0, |endpoint| endpoint.database);
+        let telemetry = Telemetry::new(observers, database, Clock::new());
+        let client = Client::connect_monitored(settings.target.clone(), telemetry.monitor())
             .await
             .map_err(Error::from_read)?;
         let config = &settings.config;
         let confirmed = config.replicas.quorum().map(|_| config.lease);
         let warnings = warning::of_servers(&client, confirmed).await;
-        Ok(Locks::over(client, settings, warnings))
+        Ok(Locks::over(client, settings, telemetry, warnings))
     }
 
     /// The settings, if all of them can be used.

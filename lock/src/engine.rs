@@ -30,5 +30,6 @@ pub(crate) mod request;
 pub(crate) mod signal;
 mod sync;
 mod table;
+pub(crate) mod telemetry;
 pub(crate) mod together;
 mod work_queue;

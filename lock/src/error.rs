@@ -1,6 +1,7 @@
 //! Errors of locks, one kind for each cause.
 
 mod kind;
+mod labels;
 mod lost;
 
 use std::fmt;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use leasehold_resp as resp;
 
 pub use self::kind::ErrorKind;
+pub(crate) use self::labels::{KINDS, REASONS};
 pub use self::lost::{Lost, LostReason};
 use crate::protocol::permits::BadPermits;
 use crate::state::deadline::{MAX_LEASE, MIN_LEASE};

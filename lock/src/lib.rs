@@ -98,6 +98,7 @@ mod engine;
 mod error;
 mod guard;
 pub mod guides;
+pub mod observer;
 mod options;
 mod owner;
 mod primitives;
@@ -105,6 +106,7 @@ mod process;
 mod protocol;
 mod request;
 mod state;
+mod stats;
 mod warning;
 
 pub use client::{Locks, LocksBuilder};
@@ -113,6 +115,7 @@ pub use error::{Error, ErrorKind, Lost, LostReason};
 pub use guard::Guard;
 #[cfg(feature = "tls")]
 pub use leasehold_resp::tls::TlsConfig;
+pub use observer::Observer;
 pub use options::{Interop, Replicas};
 pub use owner::Owner;
 pub use primitives::barrier::{Barrier, BarrierWaitResult};
@@ -135,6 +138,7 @@ pub use state::backoff::Backoff;
 pub use state::inspection::{Holder, Inspection, Waiter};
 pub use state::latch::LatchInspection;
 pub use state::token::FencingToken;
+pub use stats::Stats;
 /// The type of [`Guard::cancellation`].
 pub use tokio_util::sync::CancellationToken;
 pub use warning::Warning;

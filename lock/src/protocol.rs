@@ -30,6 +30,7 @@ use leasehold_resp::Value;
 use crate::state::hold::Kept;
 use crate::state::id::HoldId;
 use crate::state::names::{Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
@@ -39,6 +40,8 @@ use permits::Permits;
 /// One primitive on the server, or one way to hold it.
 #[derive(Debug)]
 pub(crate) struct Protocol {
+    /// What observers are told that it is.
+    pub(crate) primitive: Primitive,
     /// The first word of the messages of its grants, which all protocols on the same data share.
     pub(crate) word: &'static str,
     /// The keys and the channel.

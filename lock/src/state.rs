@@ -14,6 +14,7 @@ pub(crate) mod lane_order;
 pub(crate) mod latch;
 pub(crate) mod names;
 pub(crate) mod presence;
+pub(crate) mod primitive;
 pub(crate) mod quorum;
 pub(crate) mod readers;
 pub(crate) mod redisson_turns;

@@ -17,30 +17,50 @@ use super::readers::{self, Among};
 use super::release;
 use super::request::{Request, Wait};
 use crate::error::{Error, ErrorKind};
+use crate::observer::Way;
 use crate::protocol::permits::MOST_PERMITS;
 use crate::state::hold::Nest;
 use crate::state::id::is_id_of_owner;
 use crate::state::ticket::{Ask, Mark, Ticket, Verdict, grant_lease};
 use crate::state::waiters::{Access, Claim, Closed};
 
-/// Takes the lock, or returns `None` when the time to wait is over.
-pub(crate) async fn acquire(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
-    acquire_if(request, &|| true).await
+/// The lock, as it was taken.
+enum Taken {
+    New(Arc<Hold>),
+    /// With one guard more.
+    Shared(Arc<Hold>),
 }
 
-/// The same, or `None` too if it `is_wanted` no more when its turn comes among those of this process.
+/// Takes the lock, or returns `None` when the time to wait is over.
+pub(crate) async fn acquire(request: &Request) -> Result<Option<Arc<Hold>>, Error> {
+    let Request { context, name, .. } = request;
+    let caller = context.caller(name, request.protocol.primitive);
+    let taken = take(request, &|| true).await;
+    let taken = taken.map_err(|error| context.about(name, error));
+    match &taken {
+        Ok(Some(Taken::New(hold))) => hold.granted_to(caller),
+        Ok(Some(Taken::Shared(_))) => caller.opened(Way::Nested),
+        Ok(None) => caller.gave_up(request.wait.gave_up()),
+        Err(error) => caller.failed(error),
+    }
+    Ok(taken?.map(Taken::hold))
+}
+
+/// Takes the lock for one who tells observers of it, or returns `None` when the time to wait is over, or if it `is_wanted` no
+/// more when its turn comes among those of this process.
 pub(crate) async fn acquire_if(
     request: &Request,
     is_wanted: &(dyn Fn() -> bool + Send + Sync),
 ) -> Result<Option<Arc<Hold>>, Error> {
     let taken = take(request, is_wanted).await;
-    taken.map_err(|error| request.context.about(&request.name, error))
+    let taken = taken.map_err(|error| request.context.about(&request.name, error))?;
+    Ok(taken.map(Taken::hold))
 }
 
 async fn take(
     request: &Request,
     is_wanted: &(dyn Fn() -> bool + Send + Sync),
-) -> Result<Option<Arc<Hold>>, Error> {
+) -> Result<Option<Taken>, Error> {
     let Request { context, terms, .. } = request;
     check(request)?;
     let held = request
@@ -50,10 +70,10 @@ async fn take(
     if let Some(hold) = held
         && nest(request, &hold)?
     {
-        return Ok(Some(hold));
+        return Ok(Some(Taken::Shared(hold)));
     }
     if let Some(hold) = readers::share(request, Among::Newcomers) {
-        return Ok(Some(hold));
+        return Ok(Some(Taken::Shared(hold)));
     }
     if terms.needs_renewal() {
         // Now, while there is nothing to lose.
@@ -63,25 +83,28 @@ async fn take(
         return Ok(None);
     };
     if asks_beside_others(request) {
-        return contend(request, &mut place, until).await;
+        let taken = contend(request, &mut place, until).await?;
+        return Ok(taken.map(Taken::New));
     }
     loop {
         match place.turn(until).await? {
             Turn::Mine if !is_wanted() => return Ok(None),
             Turn::Mine => {
                 if let Some(hold) = readers::share(request, Among::Head) {
-                    return Ok(Some(hold));
+                    return Ok(Some(Taken::Shared(hold)));
                 }
             }
             Turn::TimeUp => return Ok(None),
-            Turn::Nested(hold) if nest(request, &hold)? => return Ok(Some(hold)),
+            Turn::Nested(hold) if nest(request, &hold)? => {
+                return Ok(Some(Taken::Shared(hold)));
+            }
             Turn::Nested(_) => continue,
         }
         let taken = contend(request, &mut place, until).await;
         if let Err(error) = &taken {
             place.fail_others(terms.replicas, error);
         }
-        return taken;
+        return Ok(taken?.map(Taken::New));
     }
 }
 
@@ -348,6 +371,14 @@ fn nest(request: &Request, hold: &Hold) -> Result<bool, Error> {
         Nest::Over => Ok(false),
         Nest::Lost(reason) => Err(Error::new(ErrorKind::Lost, reason.to_string())),
         Nest::Refused(missing) => Err(Error::new(ErrorKind::Nested, missing)),
+    }
+}
+
+impl Taken {
+    fn hold(self) -> Arc<Hold> {
+        match self {
+            Self::New(hold) | Self::Shared(hold) => hold,
+        }
     }
 }
 

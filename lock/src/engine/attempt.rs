@@ -13,6 +13,7 @@ use super::queue::Place;
 use super::readers;
 use super::request::Request;
 use crate::error::{Error, ErrorKind};
+use crate::observer::Way;
 use crate::options::Terms;
 use crate::protocol::Answer;
 use crate::state::chain::Chain;
@@ -102,7 +103,7 @@ pub(super) async fn attempt(
         .filter(|_| with_block && answered.left.is_none() && !reply.evaluated.repeated)
         .map(|token| Chain::begin(token.as_u64(), now, changes));
     let (contended, source) = (answered.contended, reply.evaluated.source);
-    let hold = hold(request, answered, reply, chain, &mut open)?;
+    let hold = hold(request, ask, answered, reply, chain, &mut open)?;
     begin(request, place, &hold, &mut open)?;
     if !contended {
         readers::begin(context, &hold, Some((source, heard)));
@@ -207,6 +208,7 @@ fn told(request: &Request, token: FencingToken) -> FencingToken {
 /// The hold of a grant that was answered, if there is anything left of it.
 fn hold(
     request: &Request,
+    ask: Ask,
     answered: Answered,
     reply: Reply,
     chain: Option<Chain>,
@@ -222,6 +224,7 @@ fn hold(
         terms: request.terms,
         owner: request.owner.clone(),
         acknowledged: reply.confirmed?,
+        way: way(request, ask),
         since: sent,
         lease: answered.left.unwrap_or(lease),
         lease_since: sent,
@@ -278,6 +281,7 @@ pub(super) async fn begin_granted(
         terms: request.terms,
         owner: request.owner.clone(),
         acknowledged: passed.map_or(0, |passed| passed.acknowledged),
+        way: way(request, Ask::Confirm),
         since: if passed.is_some() { now } else { since },
         lease,
         lease_since: since,
@@ -293,6 +297,17 @@ pub(super) async fn begin_granted(
     begin(request, place, &hold, &mut open)?;
     readers::begin(context, &hold, None);
     Ok(Attempted::Granted(hold))
+}
+
+/// How what `ask` asked for was granted.
+fn way(request: &Request, ask: Ask) -> Way {
+    match ask {
+        Ask::Try | Ask::Join => Way::AtOnce,
+        Ask::Look => Way::Look,
+        Ask::TakeOver => Way::TakenOver,
+        Ask::Confirm if of_standing(request).1.is_some() => Way::PassedOn,
+        Ask::Confirm => Way::HandedOver,
+    }
 }
 
 /// Whether the ticket was granted with a block of tokens, and what it became of a hold that was passed on.

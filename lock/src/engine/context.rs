@@ -13,12 +13,14 @@ use super::hold::OwnerHolds;
 use super::registry::Registry;
 use super::signal::Signals;
 use super::sync::lock;
+use super::telemetry::Caller;
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::state::deadline::millis;
 use crate::state::id::{ClientId, HoldId};
 use crate::state::jitter::Jitter;
 use crate::state::names::Name;
+use crate::state::primitive::Primitive;
 use crate::state::redisson_turns::RedissonTurns;
 use crate::state::token::FencingToken;
 use crate::state::{barrier, latch};
@@ -197,6 +199,12 @@ impl Context {
         let bad_name = || name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)));
         let checked = self.check().and_then(|()| bad_name());
         checked.map_err(|error| self.about(name, error))
+    }
+
+    /// A caller begins to wait for `name`.
+    pub(crate) fn caller<'a>(&'a self, name: &'a Name, primitive: Primitive) -> Caller<'a> {
+        let server = || Some(self.client.node(name.key().as_bytes()));
+        self.registry.telemetry.caller(name, primitive, server)
     }
 
     /// `error` with the key it is about, and its node unless the client named one.

@@ -15,6 +15,7 @@ use super::readers;
 use super::release;
 use super::request::settled;
 use crate::error::{Error, ErrorKind, LostReason};
+use crate::observer::{GaveUpReason, Way};
 use crate::options::Interop;
 use crate::protocol::call::Call;
 use crate::protocol::{Answer, Attempt, Protocol};
@@ -80,12 +81,23 @@ pub(crate) async fn convert(
             Converted::Nested
         });
     }
-    match converted(context, hold, conversion).await.map_err(about)? {
-        Some(converted) => Ok(Converted::To(converted)),
-        None => {
+    let caller = context.caller(&hold.name, conversion.to.primitive);
+    match converted(context, hold, conversion).await.map_err(about) {
+        Ok(Some(converted)) => {
+            let telemetry = &context.registry.telemetry;
+            telemetry.ended(hold.subject(), LostReason::Released, false);
+            converted.granted_to(caller);
+            Ok(Converted::To(converted))
+        }
+        Ok(None) => {
+            caller.gave_up(GaveUpReason::NotFree);
             hold.state().unseal();
             put_back();
             Ok(Converted::Refused)
+        }
+        Err(error) => {
+            caller.failed(&error);
+            Err(error)
         }
     }
 }
@@ -163,6 +175,7 @@ impl Answered {
             terms: hold.terms,
             owner: hold.owner.clone(),
             acknowledged: self.acknowledged,
+            way: Way::Converted,
             since: hold.state().since(),
             lease,
             lease_since: hold

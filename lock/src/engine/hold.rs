@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::clock::Clock;
 use super::multi::Group;
 use super::sync::lock;
+use super::telemetry::{Caller, Life, Subject};
+use crate::observer::Way;
 use crate::options::Terms;
 use crate::protocol::Protocol;
 use crate::protocol::permits::Permits;
@@ -49,6 +51,9 @@ pub(crate) struct Hold {
     pub(crate) ticket: Option<TicketText>,
     /// How it may be passed on within the process, if it may.
     pub(crate) chain: Option<Chain>,
+    /// How it was granted.
+    pub(crate) way: Way,
+    life: Life,
     state: Mutex<HoldState>,
     /// Keeps the context, and so the connection, until it ends.
     anchor: Mutex<Option<Anchor>>,
@@ -77,6 +82,7 @@ pub(crate) struct Granted {
     pub(crate) terms: Terms,
     pub(crate) owner: Option<Arc<OwnerHolds>>,
     pub(crate) acknowledged: usize,
+    pub(crate) way: Way,
     /// When it begins: `max_hold` counts from here.
     pub(crate) since: Now,
     /// The lease, and when it began at the latest.
@@ -129,6 +135,8 @@ impl Hold {
             unanswered: granted.unanswered,
             ticket: granted.ticket,
             chain: granted.chain,
+            way: granted.way,
+            life: Life::default(),
             state: Mutex::new(state),
             anchor: Mutex::new(None),
             ended: Notify::new(),
@@ -137,6 +145,20 @@ impl Hold {
             group: OnceLock::new(),
             clock: granted.clock,
         })
+    }
+
+    /// What observers are told of.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject {
+            name: &self.name,
+            primitive: self.protocol.primitive,
+            life: &self.life,
+        }
+    }
+
+    /// It is what `caller` waited for.
+    pub(crate) fn granted_to(&self, caller: Caller<'_>) {
+        caller.granted(self.way, self.token, self.subject(), || self.state().over());
     }
 
     /// From now on it is one of several that are held together.

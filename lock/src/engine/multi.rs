@@ -16,6 +16,7 @@ use super::handle::Handle;
 use super::hold::Hold;
 use super::queue::Place;
 use super::request::{Request, Wait};
+use super::telemetry::Caller;
 use super::together::together;
 use crate::error::{Error, ErrorKind};
 use crate::options::Terms;
@@ -55,6 +56,23 @@ enum Round {
 
 /// Takes all of the locks, or returns `None` when the time to wait is over.
 pub(crate) async fn acquire(request: &MultiRequest) -> Result<Option<Arc<Group>>, Error> {
+    let MultiRequest { context, names, .. } = request;
+    let caller = |name| context.caller(name, PART.primitive);
+    let callers: Vec<_> = names.iter().map(|name| caller(name)).collect();
+    let taken = take_all(request).await;
+    match &taken {
+        Ok(Some(group)) => group.granted_to(callers),
+        Ok(None) => each(callers, |caller| caller.gave_up(request.wait.gave_up())),
+        Err(error) => each(callers, |caller| caller.failed(error)),
+    }
+    taken
+}
+
+fn each<'a>(callers: Vec<Caller<'a>>, tell: impl Fn(Caller<'a>)) {
+    callers.into_iter().for_each(tell);
+}
+
+async fn take_all(request: &MultiRequest) -> Result<Option<Arc<Group>>, Error> {
     check(request)?;
     let until = match request.wait {
         Wait::For(time) => request.context.clock().now().checked_add(time),

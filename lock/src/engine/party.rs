@@ -18,6 +18,7 @@ use super::release::{self, Release, Withdrawn};
 use super::signal::{self, Watcher};
 use super::work_queue::Unfinished;
 use crate::error::{Error, ErrorKind, LostReason};
+use crate::observer::Way;
 use crate::options::{Replicas, Terms};
 use crate::protocol::barrier::{self, Arrived, PARTY, read_arrive, read_look};
 use crate::protocol::permits::Permits;
@@ -153,6 +154,7 @@ impl<'a> Waiting<'a> {
             terms: Terms::renewed(party.lease, Replicas::None),
             owner: None,
             acknowledged: 0,
+            way: Way::Opened,
             since: sent,
             lease: party.lease,
             lease_since: sent,

@@ -11,6 +11,7 @@ use super::clock::Clock;
 use super::home::Home;
 use super::presence::Presence;
 use super::table::Table;
+use super::telemetry::Telemetry;
 use super::work_queue::WorkQueue;
 use crate::error::{Error, ErrorKind};
 use crate::options::Interop;
@@ -21,6 +22,7 @@ pub(crate) type SpawnWorker = Box<dyn Fn(Arc<Registry>) -> io::Result<()> + Send
 pub(crate) struct Registry {
     pub(crate) table: Table,
     pub(crate) work: WorkQueue,
+    pub(crate) telemetry: Arc<Telemetry>,
     /// The process whose locks these are.
     pub(crate) home: Home,
     pub(crate) interop: Interop,
@@ -37,11 +39,13 @@ impl Registry {
         interop: Interop,
         presence: Presence,
         clock: Clock,
+        telemetry: Arc<Telemetry>,
         spawn: SpawnWorker,
     ) -> Arc<Self> {
         Arc::new(Self {
             table: Table::new(clock.clone()),
             work: WorkQueue::new(seed, clock.clone()),
+            telemetry,
             home: Home::here(),
             interop,
             presence,

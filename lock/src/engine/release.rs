@@ -93,6 +93,7 @@ pub(crate) fn check(registry: &Registry, hold: &Hold) -> Option<LostReason> {
             let reason = ending.reason;
             stop(registry, hold, &ending);
             registry.table.end(hold);
+            tell_end(registry, hold, reason);
             Some(reason)
         }
     }
@@ -104,6 +105,7 @@ pub(crate) fn lose(registry: &Registry, hold: &Hold, reason: LostReason) {
     if let Ok(ending) = ended {
         stop(registry, hold, &ending);
         registry.table.end(hold);
+        tell_end(registry, hold, reason);
     }
 }
 
@@ -126,6 +128,7 @@ pub(crate) fn give_up(context: &Context, hold: &Hold, reason: LostReason) {
         let unanswered = hold.unanswered.clone();
         finish_hold_later(context, hold, Permits::NONE, unanswered, unfinished);
         registry.table.end(hold);
+        tell_end(registry, hold, reason);
     }
 }
 
@@ -173,6 +176,8 @@ pub(crate) fn forget_guard(registry: &Registry, hold: &Hold, permits: u32) {
     if let Some(ending) = ended {
         stop(registry, hold, &ending);
         registry.table.end(hold);
+        let telemetry = &registry.telemetry;
+        telemetry.ended(hold.subject(), ending.reason, true);
     }
 }
 
@@ -423,14 +428,17 @@ fn leave(context: &Arc<Context>, hold: &Arc<Hold>, permits: u32) -> Left {
 fn carry_out(context: &Arc<Context>, hold: &Arc<Hold>, ending: &Ending) -> Left {
     let registry = &context.registry;
     stop(registry, hold, ending);
-    if ending.reason == LostReason::Released && pass_on(context, hold) {
-        return Left::PassedOn;
-    }
-    let releasing = ending
-        .release
-        .then(|| submit(context, hold, hold.permits()));
-    registry.table.end(hold);
-    releasing.map_or(Left::Gone, Left::Releasing)
+    let left = if ending.reason == LostReason::Released && pass_on(context, hold) {
+        Left::PassedOn
+    } else {
+        let releasing = ending
+            .release
+            .then(|| submit(context, hold, hold.permits()));
+        registry.table.end(hold);
+        releasing.map_or(Left::Gone, Left::Releasing)
+    };
+    tell_end(registry, hold, ending.reason);
+    left
 }
 
 /// Submits the release of `hold`, or of these permits of it.
@@ -503,6 +511,11 @@ fn stop(registry: &Registry, hold: &Hold, ending: &Ending) {
     if let Some(group) = hold.group() {
         group.part_ended(ending.reason);
     }
+}
+
+/// Tells observers of the end, last: they may be slow.
+fn tell_end(registry: &Registry, hold: &Hold, reason: LostReason) {
+    registry.telemetry.ended(hold.subject(), reason, false);
 }
 
 fn detach(context: &Arc<Context>, hold: &Arc<Hold>, releasing: Releasing) {

@@ -185,6 +185,9 @@ fn settle(
                 failures => schedule::retry(now, known.min(*lease), failures),
             };
             registry.work.reschedule(hold, due, true);
+            if !at_once {
+                tell_failure(registry, hold);
+            }
         }
         return;
     };
@@ -218,14 +221,19 @@ fn settle_one(
         Renewed::Gone if *doubtful => release::lose(registry, hold, LostReason::NodeGone),
         Renewed::Gone => release::lose(registry, hold, LostReason::Stolen),
         Renewed::Held | Renewed::Contended if worth == Worth::Unconfirmed => {
+            tell_failure(registry, hold);
             let next = Due::sharp(now.monotonic + *lease / UNCONFIRMED_PART);
             registry.work.reschedule(hold, |_| next, false);
         }
         Renewed::Held | Renewed::Contended => {
             tell_readers(registry, hold, result == Renewed::Contended);
-            let renewed = hold.state().renewed(sent, *lease, now);
+            let (late, renewed) = {
+                let mut state = hold.state();
+                (state.late(now), state.renewed(sent, *lease, now))
+            };
             // If it came too late or the hold is over, it stays due at its end.
             if renewed {
+                registry.telemetry.renewed(hold.subject(), *lease, late);
                 let next = registry.work.next_renewal(sent.monotonic, hold.terms.lease);
                 registry.work.reschedule(hold, |_| next, false);
             }
@@ -233,6 +241,11 @@ fn settle_one(
         // It stays due at its end.
         Renewed::Unclear => {}
     }
+}
+
+fn tell_failure(registry: &Registry, hold: &Hold) {
+    let telemetry = &registry.telemetry;
+    telemetry.renewal_failed(hold.subject(), hold.left());
 }
 
 /// Acts on what a renewal tells about those who wait.

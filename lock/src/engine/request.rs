@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::handle::Handle;
 use super::hold::OwnerHolds;
+use crate::observer::GaveUpReason;
 use crate::options::{Interop, Terms};
 use crate::protocol::permits::Permits;
 use crate::protocol::{Protocol, TakeOver};
@@ -78,6 +79,14 @@ impl Wait {
             Self::None
         } else {
             Self::For(time)
+        }
+    }
+
+    /// What it means that the lock was not to be had.
+    pub(crate) const fn gave_up(self) -> GaveUpReason {
+        match self {
+            Self::None => GaveUpReason::NotFree,
+            Self::For(_) | Self::Endless => GaveUpReason::TimedOut,
         }
     }
 }

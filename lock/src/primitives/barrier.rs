@@ -8,7 +8,7 @@ use crate::engine::handle::Handle;
 use crate::engine::operation::ask;
 use crate::engine::party::{Party, Passed};
 use crate::error::{Error, ErrorKind};
-use crate::protocol::barrier::{LAYOUT, inspect, read_inspect};
+use crate::protocol::barrier::{LAYOUT, PARTY, inspect, read_inspect};
 use crate::state::deadline::is_good_lease;
 use crate::state::inspection::Inspection;
 use crate::state::names::Name;
@@ -223,9 +223,11 @@ impl Barrier {
     }
 
     async fn wait_until(&self, until: Option<Instant>) -> Result<Option<BarrierWaitResult>, Error> {
+        let caller = self.context.caller(&self.name, PARTY.primitive);
         let passed = self.pass(until).await;
-        let passed = passed.map_err(|error| self.context.about(&self.name, error))?;
-        Ok(passed.map(
+        let passed = passed.map_err(|error| self.context.about(&self.name, error));
+        caller.waited(&passed, Option::is_some);
+        Ok(passed?.map(
             |Passed {
                  generation,
                  is_leader,

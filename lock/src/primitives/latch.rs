@@ -23,6 +23,7 @@ use crate::state::deadline::is_good_lease;
 use crate::state::id::HoldId;
 use crate::state::latch::{LatchInspection, LatchWaiter, Verdict, View};
 use crate::state::names::Name;
+use crate::state::primitive::Primitive;
 
 /// The largest count: all that a script can calculate with.
 const MAX_COUNT: u64 = (1 << 53) - 1;
@@ -403,6 +404,13 @@ impl Latch {
     }
 
     async fn wait_until(&self, until: Option<Instant>) -> Result<bool, Error> {
+        let caller = self.context.caller(&self.name, Primitive::Latch);
+        let opened = self.opened(until).await;
+        caller.waited(&opened, |is_open| *is_open);
+        opened
+    }
+
+    async fn opened(&self, until: Option<Instant>) -> Result<bool, Error> {
         self.context.check_name(&self.name)?;
         let (context, name) = (&self.context, &self.name);
         let hears = hears(context, name);

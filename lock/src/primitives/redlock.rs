@@ -17,6 +17,7 @@ use crate::options::{Replicas, Terms};
 use crate::protocol::redlock::NODE;
 use crate::state::inspection::Inspection;
 use crate::state::names::Name;
+use crate::stats::Stats;
 pub use builder::RedlockBuilder;
 pub use guard::RedlockGuard;
 
@@ -186,6 +187,12 @@ impl Redlock {
             core: Arc::clone(&self.core),
             name: Arc::new(Name::new(NODE.layout, namespace, name.as_ref())),
         }
+    }
+
+    /// What these locks have done so far: see [`Stats`]. Requests to all nodes are counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.core.telemetry.stats()
     }
 }
 

@@ -17,11 +17,13 @@ use crate::state::deadline::millis;
 use crate::state::id::HoldId;
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::waiters::Access;
 
 /// A party that waits at a barrier, as a hold: it is renewed, and released when it withdraws. It is not taken as locks are: see
 /// [`arrive`].
 pub(crate) static PARTY: Protocol = Protocol {
+    primitive: Primitive::Barrier,
     word: "",
     layout: &LAYOUT,
     line: BARRIER,

@@ -17,10 +17,12 @@ use super::{Attempt, End, Protocol, Renewal};
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
 use crate::state::names::{Derived, Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::waiters::Access;
 
 /// The semaphore without owners.
 pub(crate) static COUNTING: Protocol = Protocol {
+    primitive: Primitive::CountingSemaphore,
     word: "GC",
     layout: &LAYOUT,
     line: LINE,

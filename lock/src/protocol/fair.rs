@@ -18,11 +18,13 @@ use crate::options::Interop;
 use crate::state::deadline::millis;
 use crate::state::inspection::{Inspection, Waiter};
 use crate::state::names::{Derived, Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::ticket::Placed;
 use crate::state::waiters::Access;
 
 /// The fair mutex.
 pub(crate) static FAIR: Protocol = Protocol {
+    primitive: Primitive::FairMutex,
     word: "GF",
     layout: &LAYOUT,
     line: LINE,

@@ -13,11 +13,12 @@ use super::{Answer, Protocol, mutex};
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
 use crate::state::names::Name;
+use crate::state::primitive::Primitive;
 use crate::state::token::FencingToken;
 
 /// One of several locks: a mutex that is not passed on within the process. All of them have the same id of their hold, which
 /// no later acquisition may have, at any of them.
-pub(crate) static PART: Protocol = mutex::protocol(false);
+pub(crate) static PART: Protocol = mutex::protocol(Primitive::Multi, false);
 
 /// Locks that one script takes: it keeps the server from everything else for about a millisecond.
 pub(crate) const CHUNK: usize = 128;

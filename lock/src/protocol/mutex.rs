@@ -16,16 +16,18 @@ use crate::state::deadline::millis;
 use crate::state::hold::Kept;
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 
 /// The mutex.
-pub(crate) static MUTEX: Protocol = protocol(true);
+pub(crate) static MUTEX: Protocol = protocol(Primitive::Mutex, true);
 
 /// A protocol of the mutex, whose holds may be passed on within the process or not.
-pub(super) const fn protocol(passes: bool) -> Protocol {
+pub(super) const fn protocol(primitive: Primitive, passes: bool) -> Protocol {
     Protocol {
+        primitive,
         word: "G",
         layout: &LAYOUT,
         line: LINE,

@@ -14,10 +14,12 @@ use super::{Attempt, End, Protocol};
 use crate::state::deadline::{millis, token_ttl};
 use crate::state::hold::Kept;
 use crate::state::names::{Derived, Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::waiters::Access;
 
 /// The plain mutex.
 pub(crate) static PLAIN: Protocol = Protocol {
+    primitive: Primitive::PlainMutex,
     word: "GP",
     layout: &LAYOUT,
     line: LINE,

@@ -20,12 +20,14 @@ use crate::state::deadline::millis;
 use crate::state::id::HoldId;
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 
 /// Holding it together with other readers.
 pub(crate) static READ: Protocol = Protocol {
+    primitive: Primitive::Read,
     word: WORD,
     layout: &LAYOUT,
     line: LINE,
@@ -56,6 +58,7 @@ pub(crate) static READ: Protocol = Protocol {
 
 /// Holding it alone.
 pub(crate) static WRITE: Protocol = Protocol {
+    primitive: Primitive::Write,
     access: Access::Exclusive,
     mark: "w",
     acquire: ask_write,

@@ -15,11 +15,13 @@ use super::permits::Permits;
 use super::{Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::names::{Derived, Layout, Name};
+use crate::state::primitive::Primitive;
 use crate::state::ticket::Placed;
 use crate::state::waiters::Access;
 
 /// The semaphore whose permits are leases.
 pub(crate) static SEMAPHORE: Protocol = Protocol {
+    primitive: Primitive::Semaphore,
     word: "GS",
     layout: &LAYOUT,
     line: LINE,

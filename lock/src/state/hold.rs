@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::deadline::{Deadline, Now};
+use super::schedule;
 use crate::error::LostReason;
 use crate::options::Terms;
 
@@ -319,6 +320,26 @@ impl HoldState {
     /// When it began at the latest.
     pub(crate) const fn lease_since(&self) -> Now {
         self.lease_since
+    }
+
+    /// How much later than planned a renewal is confirmed at `now`: it is due at a third of the lease, give or take a tenth.
+    pub(crate) fn late(&self, now: Now) -> Duration {
+        const LATEST: u64 = 200;
+        let lease = if self.is_short {
+            self.lease
+        } else {
+            self.terms.lease
+        };
+        let planned = schedule::renewal(self.lease_since.monotonic, lease, LATEST);
+        now.monotonic.saturating_duration_since(planned.at)
+    }
+
+    /// Why it is over, if it is.
+    pub(crate) const fn over(&self) -> Option<LostReason> {
+        match self.phase {
+            Phase::Held => None,
+            Phase::Over(reason) => Some(reason),
+        }
     }
 
     /// Whether its last guard is gone.

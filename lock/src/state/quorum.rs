@@ -91,16 +91,29 @@ impl Quorum {
     }
 
     /// The node renewed it by a request that was sent at `sent` for `lease`. An answer that comes too late revives nothing.
-    pub(crate) fn renewed(&mut self, node: usize, sent: Now, lease: Duration, now: Now) {
+    ///
+    /// Returns how much later than planned, if a majority has renewed it with that: its end has moved on by more than the
+    /// nodes of one round differ.
+    pub(crate) fn renewed(
+        &mut self,
+        node: usize,
+        sent: Now,
+        lease: Duration,
+        now: Now,
+    ) -> Option<Duration> {
         if self.check(now).is_some() {
-            return;
+            return None;
         }
+        let left = self.left(now);
         let deadline = Deadline::new(sent, lease);
         let vote = &mut self.votes[node];
         vote.deadline = Some(
             vote.deadline
                 .map_or(deadline, |known| known.extended(deadline)),
         );
+        let has_moved = self.left(now).saturating_sub(left) >= lease / 6;
+        let planned = lease * 11 / 30;
+        has_moved.then(|| lease.saturating_sub(left).saturating_sub(planned))
     }
 
     /// The node does not have it any more. It may take it again, and counts once that was renewed.

@@ -17,6 +17,7 @@ use super::super::together::together;
 use super::super::work_queue::Unfinished;
 use super::{AT_ONCE_CONFIRMED, MultiRequest};
 use crate::error::{Error, ErrorKind};
+use crate::observer::Way;
 use crate::options::Interop;
 use crate::protocol::multi::{self, Answers, PART, Together};
 use crate::protocol::permits::Permits;
@@ -383,6 +384,7 @@ impl<'a> Open<'a> {
                 terms: *terms,
                 owner: None,
                 acknowledged,
+                way: Way::AtOnce,
                 since: sent,
                 lease,
                 lease_since: sent,

@@ -12,6 +12,7 @@ use super::super::handle::Handle;
 use super::super::hold::Hold;
 use super::super::registry::Registry;
 use super::super::release::{self, Release};
+use super::super::telemetry::Caller;
 use super::super::together::together;
 use super::MultiRequest;
 use crate::error::{Error, ErrorKind, LostReason};
@@ -111,6 +112,13 @@ impl Group {
     /// In their order.
     pub(crate) fn parts(&self) -> &[Arc<Hold>] {
         &self.parts
+    }
+
+    /// They are what these callers waited for, one for each in their order.
+    pub(super) fn granted_to(&self, callers: Vec<Caller<'_>>) {
+        for (part, caller) in self.parts.iter().zip(callers) {
+            part.granted_to(caller);
+        }
     }
 
     /// How long all of them may be trusted; zero when one is over.

@@ -82,6 +82,8 @@ impl Agent {
                 Some(Renewed::Held | Renewed::Contended) => {}
                 Some(Renewed::Gone) => self.take_again().await,
                 Some(Renewed::Unclear) | None => {
+                    let telemetry = &self.hold.core.telemetry;
+                    telemetry.renewal_failed(self.hold.subject(), self.hold.left());
                     let pause = (self.hold.terms.lease / RETRY_PART).max(SHORTEST);
                     tokio::time::sleep(pause).await;
                 }
@@ -160,7 +162,13 @@ impl Agent {
         match answer {
             Renewed::Held | Renewed::Contended => {
                 self.since = sent.monotonic;
-                hold.answered(|state| state.quorum.renewed(index, sent, lease, now));
+                let mut renewed = None;
+                hold.answered(|state| {
+                    renewed = state.quorum.renewed(index, sent, lease, now);
+                });
+                if let Some(late) = renewed {
+                    hold.core.telemetry.renewed(hold.subject(), lease, late);
+                }
             }
             Renewed::Gone => {
                 self.since = sent.monotonic;

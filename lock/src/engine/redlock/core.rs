@@ -13,6 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
 use super::super::home::Home;
+use super::super::telemetry::Telemetry;
 use super::node::{Node, connect};
 use super::turns::Turns;
 use crate::error::{Error, ErrorKind};
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(super) turns: Arc<Turns>,
     pub(super) jitter: Jitter,
     pub(crate) home: Home,
+    pub(crate) telemetry: Arc<Telemetry>,
     /// The longest lease that was asked for here, in milliseconds.
     longest_lease: AtomicU64,
     id: ClientId,
@@ -71,7 +73,11 @@ struct Thread {
 
 impl Core {
     /// Connects to the nodes at `targets`: returns when all are there, or a majority and the others have had their time.
-    pub(crate) async fn connect(targets: Vec<Target>, config: Config) -> Result<Arc<Self>, Error> {
+    pub(crate) async fn connect(
+        targets: Vec<Target>,
+        config: Config,
+        telemetry: Arc<Telemetry>,
+    ) -> Result<Arc<Self>, Error> {
         let thread =
             Thread::start().map_err(|error| Error::new(ErrorKind::Thread, error.to_string()))?;
         let news = Arc::new(Notify::new());
@@ -80,9 +86,10 @@ impl Core {
             .map(|target| Node::new(target, &news))
             .collect();
         for (node, target) in nodes.iter().zip(targets) {
+            let monitor = telemetry.monitor();
             thread
                 .runtime
-                .spawn(connect(Arc::clone(node), nodes.clone(), target));
+                .spawn(connect(Arc::clone(node), nodes.clone(), target, monitor));
         }
         await_nodes(&nodes, &news, config.connect_timeout).await?;
         let id = ClientId::random();
@@ -91,6 +98,7 @@ impl Core {
             turns: Arc::default(),
             jitter: Jitter::new(id.seed()),
             home: Home::here(),
+            telemetry,
             longest_lease: AtomicU64::new(millis(config.lease.max(config.longest_lease))),
             id,
             next: AtomicU64::new(1),

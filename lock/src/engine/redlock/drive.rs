@@ -16,8 +16,10 @@ use super::core::Core;
 use super::hold::QuorumGuard;
 use super::turns::Turn;
 use crate::error::Error;
+use crate::observer::Way;
 use crate::options::Terms;
 use crate::state::names::Name;
+use crate::state::primitive::Primitive;
 
 /// Pauses between attempts are 1 to 8 round trips, and double up to eight times that.
 const PAUSE_ROUND_TRIPS: u64 = 8;
@@ -44,10 +46,26 @@ struct Ears {
     subscriptions: Vec<Option<Subscription>>,
 }
 
-type Outcome = Result<Option<QuorumGuard>, Error>;
+type Outcome = Result<Option<(QuorumGuard, Way)>, Error>;
 
 /// Takes the lock, or returns `None` when the time to wait is over.
-pub(crate) async fn acquire(request: Request) -> Outcome {
+pub(crate) async fn acquire(request: Request) -> Result<Option<QuorumGuard>, Error> {
+    let (core, name, wait) = (
+        Arc::clone(&request.core),
+        Arc::clone(&request.name),
+        request.wait,
+    );
+    let caller = core.telemetry.caller(&name, Primitive::Redlock, || None);
+    let taken = take(request).await;
+    match &taken {
+        Ok(Some((guard, way))) => guard.hold().granted_to(caller, *way),
+        Ok(None) => caller.gave_up(wait.gave_up()),
+        Err(error) => caller.failed(error),
+    }
+    Ok(taken?.map(|(guard, _)| guard))
+}
+
+async fn take(request: Request) -> Outcome {
     let (core, name) = (Arc::clone(&request.core), Arc::clone(&request.name));
     let about = |error: Error| error.about(name.key(), &Arc::from(""));
     core.check_name(&name).map_err(about)?;
@@ -84,7 +102,7 @@ async fn drive(
     let contended = unless(outcome.closed(), contend(&request, turn, until)).await;
     let Some(contended) = contended else { return };
     let hold = match &contended {
-        Ok(Some(guard)) => Some(Arc::clone(guard.hold())),
+        Ok(Some((guard, _))) => Some(Arc::clone(guard.hold())),
         _ => None,
     };
     // Where nobody takes it, it is dropped, and so released.
@@ -101,6 +119,7 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
     let mut ears = Ears::new(core);
     let mut factor = 1;
     let mut failing_since = None;
+    let mut way = Way::AtOnce;
     loop {
         // What is free from here on is heard.
         let heard = Arc::clone(&ears.heard);
@@ -110,7 +129,7 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
         let at_least = match attempt(core, request).await {
             Attempted::Granted(guard, token) => {
                 guard.begin(turn, token);
-                return Ok(Some(guard));
+                return Ok(Some((guard, way)));
             }
             Attempted::Held(young) => {
                 if matches!(request.wait, Wait::None) || is_time_up() {
@@ -130,6 +149,7 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
                 Duration::ZERO
             }
         };
+        way = Way::Look;
         let is_heard = ears.listen(core, &request.name);
         let pause = pause(core, factor).min(LONGEST_PAUSE).max(at_least);
         if is_heard || factor < LONGEST_FACTOR {

@@ -10,15 +10,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::release::Release;
 use super::super::sync::lock;
+use super::super::telemetry::{Caller, Life, Subject};
 use super::agent;
 use super::core::Core;
 use super::node::Refusal;
 use super::turns::Turn;
 use crate::error::{Error, ErrorKind, LostReason};
+use crate::observer::Way;
 use crate::options::Terms;
 use crate::state::deadline::Now;
 use crate::state::id::HoldId;
 use crate::state::names::Name;
+use crate::state::primitive::Primitive;
 use crate::state::quorum::Quorum;
 use crate::state::token::FencingToken;
 
@@ -34,6 +37,7 @@ pub(crate) struct QuorumHold {
     pub(super) terms: Terms,
     /// Whether it is to have a fencing token.
     pub(super) is_fenced: bool,
+    life: Life,
     state: Mutex<State>,
     /// Notified when a node answered.
     answered: Notify,
@@ -82,6 +86,7 @@ impl QuorumHold {
             id: core.next_hold(),
             terms,
             is_fenced,
+            life: Life::default(),
             state: Mutex::new(State {
                 quorum: Quorum::new(core.nodes.len(), terms, Now::read()),
                 refusals: Vec::new(),
@@ -141,18 +146,18 @@ impl QuorumHold {
             return Some(LostReason::Forked);
         }
         let reason = lock(&self.state).quorum.check(Now::read())?;
-        self.wind_up();
+        self.wind_up(reason);
         Some(reason)
     }
 
     /// Ends it for `reason`. Returns false if it was over before.
     pub(super) fn end_for(&self, reason: LostReason) -> bool {
-        let is_first = {
+        let (is_first, reason) = {
             let mut state = lock(&self.state);
-            state.quorum.check(Now::read());
-            state.quorum.end(reason)
+            let earlier = state.quorum.check(Now::read());
+            (state.quorum.end(reason), earlier.unwrap_or(reason))
         };
-        self.wind_up();
+        self.wind_up(reason);
         is_first
     }
 
@@ -183,10 +188,26 @@ impl QuorumHold {
     }
 
     /// Lets everybody go who depends on it.
-    fn wind_up(&self) {
+    fn wind_up(&self, reason: LostReason) {
         self.end.cancel();
         let turn = lock(&self.state).turn.take();
         drop(turn);
+        self.core.telemetry.ended(self.subject(), reason, false);
+    }
+
+    /// What observers are told of.
+    pub(super) const fn subject(&self) -> Subject<'_> {
+        Subject {
+            name: &self.name,
+            primitive: Primitive::Redlock,
+            life: &self.life,
+        }
+    }
+
+    /// It is what `caller` waited for.
+    pub(super) fn granted_to(&self, caller: Caller<'_>, way: Way) {
+        let over = || lock(&self.state).quorum.check(Now::read());
+        caller.granted(way, self.token(), self.subject(), over);
     }
 
     /// The outcome of the release, when enough nodes have answered, or it is too late.

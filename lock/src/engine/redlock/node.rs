@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Target, Unanswered};
+use leasehold_cluster::{Client, Monitor, Target, Unanswered};
 use leasehold_resp::{Command, Value};
 use tokio::sync::{Notify, watch};
 
@@ -274,10 +274,15 @@ impl Node {
 }
 
 /// Connects to the node, however long it takes.
-pub(super) async fn connect(node: Arc<Node>, all: Box<[Arc<Node>]>, target: Target) {
+pub(super) async fn connect(
+    node: Arc<Node>,
+    all: Box<[Arc<Node>]>,
+    target: Target,
+    monitor: Arc<Monitor>,
+) {
     let mut pause = FIRST_PAUSE;
     loop {
-        match Client::connect(target.clone()).await {
+        match Client::connect_monitored(target.clone(), Arc::clone(&monitor)).await {
             Ok(client) => {
                 let refused = match identity(&client).await {
                     Ok(identity) => node.identify(identity, &all),

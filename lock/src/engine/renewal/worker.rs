@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Target};
+use leasehold_cluster::{Client, Monitor, Target};
 use leasehold_resp as resp;
 use tokio::task::JoinSet;
 
@@ -122,7 +122,9 @@ impl Worker {
                 && (registry.work.needs_connection()
                     || registry.presence.is_due(registry.clock.now()))
             {
-                self.tasks.spawn(boxed(connect(self.target.clone())));
+                let monitor = registry.telemetry.renewing_monitor();
+                self.tasks
+                    .spawn(boxed(connect(self.target.clone(), monitor)));
                 self.connected = Connected::Connecting;
             }
             let look_again = self.work(registry);
@@ -320,10 +322,11 @@ fn boxed(
 }
 
 /// Connects, however long it takes. What waits for it ends when its time is over.
-async fn connect(target: Target) -> Done {
+async fn connect(target: Target, monitor: Arc<Monitor>) -> Done {
     let mut pause = CONNECT_CHECK;
     loop {
-        if let Ok(client) = Client::connect(target.clone()).await {
+        let connected = Client::connect_monitored(target.clone(), Arc::clone(&monitor));
+        if let Ok(client) = connected.await {
             return Done::Connected(client);
         }
         tokio::time::sleep(pause).await;

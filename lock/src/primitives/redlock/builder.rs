@@ -10,8 +10,11 @@ use leasehold_resp::AskServer;
 use leasehold_resp::tls::TlsConfig;
 
 use super::Redlock;
+use crate::engine::clock::Clock;
 use crate::engine::redlock::{Config, Core};
+use crate::engine::telemetry::{Observers, Telemetry};
 use crate::error::{Error, ErrorKind};
+use crate::observer::Observer;
 use crate::options::Interop;
 use crate::process::name_connections;
 use crate::state::deadline::is_good_lease;
@@ -47,6 +50,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct RedlockBuilder {
     urls: Vec<String>,
     config: Config,
+    observers: Vec<Arc<dyn Observer>>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
 }
@@ -64,6 +68,7 @@ impl RedlockBuilder {
                 connect_timeout: DEFAULT_TIMEOUT,
                 command_timeout: DEFAULT_TIMEOUT,
             },
+            observers: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -143,6 +148,13 @@ impl RedlockBuilder {
         self
     }
 
+    /// Tells `observer` what happens to these locks: see [`Observer`]. Called again, it adds another one; they are told in this
+    /// order.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
     /// Connects: to a majority at least, and to the others when they can be reached. Where a majority of the nodes is too young
     /// to grant anything it waits until they are old enough.
     ///
@@ -156,8 +168,9 @@ impl RedlockBuilder {
     ///
     /// Cancel safe: dropping the future closes all connections.
     pub async fn connect(self) -> Result<Redlock, Error> {
+        let telemetry = Telemetry::new(Observers::new(&self.observers), 0, Clock::new());
         let (targets, config) = self.settled()?;
-        let core = Core::connect(targets, config).await?;
+        let core = Core::connect(targets, config, telemetry).await?;
         Ok(Redlock { core })
     }
 

@@ -83,7 +83,8 @@ fn a_silent_minority_costs_nothing_and_a_silent_majority_the_lock() {
     let mut now = start;
     for _ in 0..10 {
         now = now.later_by(ms(300));
-        (0..3).for_each(|node| quorum.renewed(node, now, LEASE, now));
+        let renewed = (0..3).filter_map(|node| quorum.renewed(node, now, LEASE, now));
+        assert_eq!(renewed.count(), 1, "a round is one renewal");
         assert_eq!(quorum.check(now), None);
     }
     assert_eq!(quorum.left(now), TRUSTED);
@@ -118,7 +119,8 @@ fn an_answer_after_the_end_revives_nothing() {
     let start = Now::read();
     let mut quorum = held(start);
     let late = start.later_by(TRUSTED + ms(1));
-    (0..5).for_each(|node| quorum.renewed(node, start.later_by(ms(900)), LEASE, late));
+    let sent = start.later_by(ms(900));
+    assert!((0..5).all(|node| quorum.renewed(node, sent, LEASE, late).is_none()));
     assert_eq!(quorum.check(late), Some(LostReason::Expired));
     let mut ended = held(start);
     assert!(ended.end(LostReason::Released));
@@ -159,7 +161,9 @@ fn the_longest_hold_has_a_reason_of_its_own() {
     let sent = start.later_by(ms(800));
     let lease = quorum.next_lease(sent).expect("some is left");
     assert_eq!(lease, ms(700));
-    (0..3).for_each(|node| quorum.renewed(node, sent, lease, sent));
+    for node in 0..3 {
+        quorum.renewed(node, sent, lease, sent);
+    }
     assert_eq!(quorum.next_lease(start.later_by(ms(1_500))), None);
     let end = start.later_by(ms(1_500));
     assert_eq!(quorum.check(end), Some(LostReason::MaxHold));

@@ -1,0 +1,245 @@
+//! The events: plain values that borrow what they tell.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{ErrorKind, LostReason};
+use crate::state::primitive::Primitive;
+use crate::state::token::FencingToken;
+
+/// How a caller got what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Way {
+    /// The server found it free when it was asked first.
+    AtOnce,
+    /// A release at the server made this caller the holder, and a message told so.
+    HandedOver,
+    /// A guard of this process was released, and its hold passed on without asking the server.
+    PassedOn,
+    /// The caller asked again, and had it or found it free: a message was lost, a holder died, or it waits without messages.
+    Look,
+    /// It was taken over from the owner of another process: see [`Locks::owner_from`](crate::Locks::owner_from).
+    TakenOver,
+    /// A read became a write, or the other way round.
+    Converted,
+    /// It joined a hold of the same [`Owner`](crate::Owner), or of other reads of this process, without asking the server.
+    Nested,
+    /// A latch is open, or a barrier was passed. Nothing is held then.
+    Opened,
+}
+
+/// Why a caller does not get what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GaveUpReason {
+    /// Others have it, and the caller was not to wait (`try_lock`, and a conversion that others are in the way of).
+    NotFree,
+    /// Others had it until the time to wait was over (`try_lock_for`).
+    TimedOut,
+    /// The future was dropped.
+    Cancelled,
+    /// An error of this kind.
+    Failed(ErrorKind),
+}
+
+/// See [`Observer::waiting`](super::Observer::waiting).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Waiting<'a> {
+    /// The number of the acquisition, unique in this process.
+    pub acquisition: u64,
+    /// The key on the server, namespace included.
+    pub key: &'a str,
+    /// What is waited for.
+    pub primitive: Primitive,
+    /// The server that has the key, `host:port` or the path of a socket; empty if none is known, or there are several
+    /// ([`Primitive::Redlock`]).
+    pub server: &'a str,
+    /// The number of the database there.
+    pub database: u32,
+}
+
+/// See [`Observer::granted`](super::Observer::granted).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Granted<'a> {
+    /// The number of the acquisition.
+    pub acquisition: u64,
+    /// The key on the server, namespace included.
+    pub key: &'a str,
+    /// What was waited for.
+    pub primitive: Primitive,
+    /// How the caller got it.
+    pub way: Way,
+    /// The time since [`Waiting`].
+    pub waited: Duration,
+    /// The fencing token, if the primitive has them.
+    pub token: Option<FencingToken>,
+    /// The server that has the key, as in [`Waiting`].
+    pub server: &'a str,
+    /// The number of the database there.
+    pub database: u32,
+}
+
+/// See [`Observer::gave_up`](super::Observer::gave_up).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct GaveUp<'a> {
+    /// The number of the acquisition.
+    pub acquisition: u64,
+    /// The key on the server, namespace included.
+    pub key: &'a str,
+    /// What was waited for.
+    pub primitive: Primitive,
+    /// Why the caller does not get it.
+    pub reason: GaveUpReason,
+    /// The time since [`Waiting`].
+    pub waited: Duration,
+}
+
+/// See [`Observer::renewed`](super::Observer::renewed).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Renewed<'a> {
+    /// The number of the acquisition.
+    pub acquisition: u64,
+    /// The key on the server, namespace included.
+    pub key: &'a str,
+    /// What is held.
+    pub primitive: Primitive,
+    /// The lease from now on.
+    pub lease: Duration,
+    /// How much later than scheduled the server confirmed it: a renewal is due at a third of the lease, give or take a tenth of
+    /// that. A round trip is usual; two thirds of the lease would be too late.
+    pub late: Duration,
+}
+
+/// See [`Observer::renewal_failed`](super::Observer::renewal_failed).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RenewalFailed<'a> {
+    /// The number of the acquisition.
+    pub acquisition: u64,
+    /// The key on the server, namespace included.
+    pub key: &'a str,
+    /// What is held.
+    pub primitive: Primitive,
+    /// For how long the lease may be trusted if no further renewal succeeds.
+    pub left: Duration,
+}
+
+/// See [`Observer::lost`](super::Observer::lost).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LeaseLost<'a> {
+    /// The number of the acquisition.
+    pub acquisition: u64,
+    /// The key on the server, namespace included.
+    pub key: &'a str,
+    /// What was held.
+    pub primitive: Primitive,
+    /// Why it is over.
+    pub reason: LostReason,
+    /// The time since [`Granted`].
+    pub held: Duration,
+}
+
+/// See [`Observer::released`](super::Observer::released).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Released<'a> {
+    /// The number of the acquisition.
+    pub acquisition: u64,
+    /// The key on the server, namespace included.
+    pub key: &'a str,
+    /// What was held.
+    pub primitive: Primitive,
+    /// The time since [`Granted`].
+    pub held: Duration,
+    /// Whether the server was not told: the permits were [forgotten](crate::Permit::forget), the guard
+    /// [detached](crate::Guard::detach), or they are those of a [`CountingSemaphore`](crate::CountingSemaphore), which nobody
+    /// owns.
+    pub forgotten: bool,
+}
+
+/// See [`Observer::map_changed`](super::Observer::map_changed).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct MapChanged {
+    /// The number of masters now.
+    pub masters: usize,
+}
+
+/// See [`Observer::reconnected`](super::Observer::reconnected).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Reconnected<'a> {
+    /// The server, `host:port` or the path of a socket.
+    pub server: &'a str,
+    /// The time without the connection.
+    pub after: Duration,
+    /// Whether it is the connection for renewals, and not the one for everything else.
+    pub for_renewals: bool,
+}
+
+impl Way {
+    /// All of them.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::AtOnce,
+        Self::HandedOver,
+        Self::PassedOn,
+        Self::Look,
+        Self::TakenOver,
+        Self::Converted,
+        Self::Nested,
+        Self::Opened,
+    ];
+
+    /// Its name in lower case, with underscores: `handed_over`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AtOnce => "at_once",
+            Self::HandedOver => "handed_over",
+            Self::PassedOn => "passed_on",
+            Self::Look => "look",
+            Self::TakenOver => "taken_over",
+            Self::Converted => "converted",
+            Self::Nested => "nested",
+            Self::Opened => "opened",
+        }
+    }
+
+    /// Whether a hold begins with it.
+    #[must_use]
+    pub const fn begins_a_hold(self) -> bool {
+        !matches!(self, Self::Nested | Self::Opened)
+    }
+}
+
+impl GaveUpReason {
+    /// Its name in lower case, with underscores: `timed_out`; of an error, that of its
+    /// [kind](crate::ErrorKind::as_str).
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFree => "not_free",
+            Self::TimedOut => "timed_out",
+            Self::Cancelled => "cancelled",
+            Self::Failed(kind) => kind.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Display for GaveUpReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
