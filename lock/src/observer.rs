@@ -2,15 +2,23 @@
 //!
 //! Implement [`Observer`] and register it with [`LocksBuilder::observer`](crate::LocksBuilder::observer) or
 //! [`RedlockBuilder::observer`](crate::RedlockBuilder::observer). For numbers alone [`Locks::stats`](crate::Locks::stats) is
-//! enough, and needs none.
+//! enough, and needs none. The guide [`observing`](crate::guides::observing) tells which to use for what.
 
 mod events;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(feature = "tracing")]
+mod traces;
 
 pub use crate::state::primitive::Primitive;
 pub use events::{
     GaveUp, GaveUpReason, Granted, LeaseLost, MapChanged, Reconnected, Released, RenewalFailed,
     Renewed, Waiting, Way,
 };
+#[cfg(feature = "metrics")]
+pub use metrics::Metrics;
+#[cfg(feature = "tracing")]
+pub use traces::Traces;
 
 /// Receives what happens to locks. Every method does nothing unless it is implemented.
 ///

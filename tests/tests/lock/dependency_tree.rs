@@ -49,8 +49,12 @@ fn with_tls_leasehold_brings_at_most_32_crates() {
 }
 
 #[test]
-fn tls_is_the_only_feature() {
-    for package in ["leasehold", "leasehold-cluster", "leasehold-resp"] {
+fn there_are_few_features() {
+    for (package, expected) in [
+        ("leasehold", "metrics,tls,tracing"),
+        ("leasehold-cluster", "tls"),
+        ("leasehold-resp", "tls"),
+    ] {
         // `--all-features` also turns on `default` and the features that an optional dependency
         // makes by itself.
         let features = cargo_tree(&[
@@ -62,7 +66,7 @@ fn tls_is_the_only_feature() {
             "--format",
             "{f}",
         ]);
-        assert_eq!(features.trim(), "tls", "features of {package}");
+        assert_eq!(features.trim(), expected, "features of {package}");
     }
 }
 

@@ -49,6 +49,7 @@ mod mutex_faults;
 mod observed;
 mod observer;
 mod observer_ends;
+mod observer_features;
 mod owner_hand_over;
 mod owner_nesting;
 mod pains_single;
