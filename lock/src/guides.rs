@@ -1,4 +1,4 @@
-//! Guides: which servers to use, how to fence writes, how to run it, and how to come from other libraries. There is no code in them.
+//! Guides: which servers to use, how to fence writes, how to run it and see what it does, and how to come from other libraries.
 
 macro_rules! guide {
     ($name:ident, $file:literal, $title:literal) => {
@@ -26,6 +26,11 @@ guide!(
     operating,
     "guides/operating.md",
     "Operating: settings, timeouts, shutdown, alerts, capacity, failovers, upgrades, ACL."
+);
+guide!(
+    observing,
+    "guides/observing.md",
+    "Observing: statistics, events, metrics and traces, and what to do about what they tell."
 );
 guide!(
     from_redisson,

@@ -1,5 +1,9 @@
 //! `leasehold`: the mutex, with its guard, its fencing token and its renewal.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::observer::{self, Observer};
 use leasehold::{Guard, Interop, Locks, Mutex, Release};
 
 use crate::client::{Locker, PairClient, Waiting};
@@ -10,6 +14,17 @@ use crate::scripts::Job;
 pub struct Lock {
     locks: Locks,
     mutex: Option<Mutex>,
+}
+
+/// The same with an observer that counts what it is told.
+#[derive(Clone)]
+pub struct Observed(Lock);
+
+/// Counts every event of a lock that is taken and released.
+#[derive(Default)]
+struct Counting {
+    told: AtomicU64,
+    nanos: AtomicU64,
 }
 
 /// The locks of a server, for many waiters; `BESIDE_REDISSON` with its channels.
@@ -46,6 +61,43 @@ impl PairClient for Lock {
         let mutex = self.mutex.get_or_insert_with(|| locks.mutex(&job.key));
         let guard = mutex.lock().await.expect("the lock");
         assert_eq!(guard.release().await.expect("an answer"), Release::Released);
+    }
+}
+
+impl PairClient for Observed {
+    async fn connect(port: u16) -> Self {
+        let builder = Locks::builder(format!("redis://127.0.0.1:{port}"));
+        let observed = builder.observer(Counting::default()).connect();
+        Self(Lock {
+            locks: observed.await.expect("a server"),
+            mutex: None,
+        })
+    }
+
+    async fn pair(&mut self, job: &Job) {
+        self.0.pair(job).await;
+    }
+}
+
+impl Counting {
+    fn count(&self, time: Duration) {
+        self.told.fetch_add(1, Ordering::Relaxed);
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+impl Observer for Counting {
+    fn waiting(&self, _: &observer::Waiting<'_>) {
+        self.count(Duration::ZERO);
+    }
+
+    fn granted(&self, event: &observer::Granted<'_>) {
+        self.count(event.waited);
+    }
+
+    fn released(&self, event: &observer::Released<'_>) {
+        self.count(event.held);
     }
 }
 

@@ -8,7 +8,7 @@ use crate::floor::mux::Mux;
 use crate::floor::raw_tokio::{RawTokio, WithTimer};
 use crate::harness::{Harness, Placement, Samples};
 use crate::ours::cluster::Cluster;
-use crate::ours::lock::Lock;
+use crate::ours::lock::{Lock, Observed};
 use crate::ours::resp::Resp;
 use crate::report::{Aim, Bound, Row, Section};
 use crate::sample::{Figures, Request, figures};
@@ -24,6 +24,7 @@ const ALONE: &[&str] = &[
     "leasehold-resp",
     "leasehold-cluster",
     "leasehold",
+    "leasehold, observed",
 ];
 /// Of those, the clients that many tasks can share.
 const SHARED: &[&str] = &["floor-mux", "leasehold-resp", "leasehold-cluster"];
@@ -69,7 +70,8 @@ pub fn run(harness: &Harness) -> Result<Section> {
         title: "User instructions of one operation",
         how: format!(
             "callgrind over a whole process that runs a number of pairs, and over one that runs twice as many; half of \
-             the difference, for each pair, belongs to one EVALSHA, or to one lock or release for `leasehold`. Current \
+             the difference, for each pair, belongs to one EVALSHA, or to one lock or release for `leasehold`, with and without an \
+             observer. Current \
              thread; system calls count as one instruction.{missing}"
         ),
         columns: ["one task", "64 tasks"].map(str::to_owned).to_vec(),
@@ -140,6 +142,7 @@ pub fn sample(request: &Request) -> Figures {
         (_, "leasehold-resp") => alone::<Resp>(request),
         (_, "leasehold-cluster") => alone::<Cluster>(request),
         (_, "leasehold") => alone::<Lock>(request),
+        (_, "leasehold, observed") => alone::<Observed>(request),
         (_, other) => panic!("no candidate {other}"),
     }
 }
