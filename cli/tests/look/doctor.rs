@@ -1,6 +1,6 @@
 //! `doctor` against servers with one fault each.
 
-use leasehold_testkit::{Replicas, Sentinels, Server};
+use leasehold_testkit::{Cluster, Replicas, Sentinels, Server, until};
 use serde_json::Value;
 
 use crate::support::{MADE_UP, Ran, client, hold, locks, run, until_waiting};
@@ -169,6 +169,8 @@ async fn missing_rights_are_named() {
     };
     let ran = user(&mut raw, "all", &[]).await;
     assert_eq!(found(&ran, "rights", "ok").len(), 1, "{}", ran.out);
+    let note = &found(&ran, "rights", "note")[0];
+    assert_eq!(note["fix"], "ACL SETUSER all ~lockp:*");
     for (name, without) in [
         ("one", &["+hset"][..]),
         ("two", &["~redisson_lock_token:{shop:*"]),
@@ -268,4 +270,60 @@ async fn a_failover_is_held_against_the_lease() {
     );
     let ran = doctor(&sentinels.url(), &["--replicated", "--lease", "1s"]).await;
     assert_eq!(found(&ran, "failover", "fault").len(), 1, "{}", ran.out);
+}
+
+#[tokio::test]
+async fn every_master_of_a_cluster_is_checked() {
+    let cluster = Cluster::builder().masters(3).replicas(0).start().await;
+    let url = cluster.url();
+    for node in 0..3 {
+        let mut raw = cluster.raw(node).await;
+        raw.cmd(&["CONFIG", "SET", "appendonly", "yes"]).await;
+    }
+    let (holder, waiter) = (locks(&url).await, locks(&url).await.mutex("alive"));
+    let guard = holder.mutex("alive").lock().await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.lock().await });
+    until("a place in line", async || {
+        holder.mutex("alive").inspect().await.unwrap().waiting() == 1
+    })
+    .await;
+    let ran = doctor(&url, &[]).await;
+    assert_eq!((ran.code, faults(&ran).len()), (0, 0), "{}", ran.out);
+    for check in ["eviction", "persistence", "clock"] {
+        assert_eq!(found(&ran, check, "ok").len(), 3, "{check}: {}", ran.out);
+    }
+    assert_eq!(
+        found(&ran, "lines", "ok").len(),
+        1,
+        "who waits listens: {}",
+        ran.out
+    );
+    assert!(
+        found(&ran, "promise", "ok")[0]["what"]
+            .to_string()
+            .contains("not across a failover")
+    );
+
+    // In the slot of the lock, beside the one that listens.
+    let dead = format!("{}:3", client(3));
+    for node in 0..3 {
+        let mut raw = cluster.raw(node).await;
+        raw.cmd(&["ZADD", "leasehold_line:{alive}", "1763000000000000", &dead])
+            .await;
+    }
+    cluster
+        .raw(2)
+        .await
+        .cmd(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"])
+        .await;
+    let ran = doctor(&url, &[]).await;
+    assert_eq!(faults(&ran), ["eviction", "lines"], "{}", ran.out);
+    let what = found(&ran, "lines", "fault")[0]["what"].to_string();
+    assert!(what.contains("`alive` that do not listen: 1."), "{what}");
+    assert_eq!(
+        found(&ran, "eviction", "fault")[0]["node"],
+        cluster.addr(2).to_string()
+    );
+    drop(guard);
+    drop(waiting.await.unwrap().unwrap());
 }

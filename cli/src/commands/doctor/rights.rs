@@ -86,6 +86,30 @@ pub(super) async fn check(looker: &Looker, kinds: &[Primitive], report: &mut Rep
             Finding::new(Level::Fault, "rights", what).fix(fix)
         });
     }
+    registry(looker, &user, report).await;
+}
+
+/// Whether `ls` and `who` can tell where the locks of this user are held. Locks do not need it.
+async fn registry(looker: &Looker, user: &str, report: &mut Report) {
+    let question = |word: &str| Question {
+        right: format!("+{word}"),
+        pattern: Some("~lockp:*".into()),
+        command: [&[word, &format!("lockp:{CLIENT}")], rest(word)]
+            .concat()
+            .iter()
+            .map(|word| word.as_bytes().to_vec())
+            .collect(),
+    };
+    let questions = ["hset", "pexpire"].map(question);
+    let Ok(Some(answers)) = ask(looker, &questions).await else {
+        return;
+    };
+    let missing = missing(&questions, &answers);
+    if !missing.is_empty() {
+        let what = format!("what user `{user}` holds is of an unknown host: it may not register");
+        let fix = format!("ACL SETUSER {user} {}", missing.join(" "));
+        report.add(Finding::new(Level::Note, "rights", what).fix(fix));
+    }
 }
 
 /// The name of the user, for messages.
