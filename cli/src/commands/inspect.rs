@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Context;
 use crate::exit::{DATA, Failure, GONE, OK};
 use crate::look::processes::{Process, Processes};
-use crate::look::seen::{Kind, Lease, Seen};
+use crate::look::seen::{Held, Kind, Lease, Seen};
 use crate::look::text::{duration, escaped};
 use crate::look::view::{LockView, known, place};
 use crate::look::{self, Looker, failure, survey};
@@ -153,23 +153,38 @@ fn line<'a>(
 }
 
 fn whole(seen: &Seen, processes: &Processes, line: &[WaiterView<'_>]) -> String {
+    let mut out = facts(seen);
+    for held in &seen.holders {
+        add_holder(&mut out, held, processes);
+    }
+    let _ = writeln!(out, "{:<9} {}", "waiting", seen.waiting);
+    for waiter in line {
+        let waited = duration(Duration::from_millis(waiter.waited_ms));
+        let place = place(waiter.client, processes);
+        let _ = write!(out, "{:>4}  {place}, for {waited}", waiter.place);
+        if waiter.permits > 0 {
+            let _ = write!(out, ", {} permits", waiter.permits);
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// A line for each, above the holders.
+fn facts(seen: &Seen) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: String| {
         let _ = writeln!(out, "{name:<9} {value}");
     };
+    let kind = format!("{} ({})", seen.kind_text(), seen.kind.layout());
     field("key", escaped(&seen.key));
-    field(
-        "kind",
-        format!("{} ({})", seen.kind_text(), seen.kind.layout()),
-    );
+    field("kind", kind);
     field("node", seen.node.to_string());
     match seen.lease {
         Lease::Left(left) => field("ttl", duration(left)),
         Lease::Endless if seen.never_expires() => {
-            field(
-                "ttl",
-                "none: nobody frees it if its holder dies; see `leasehold break`".into(),
-            );
+            let told = "none: nobody frees it if its holder dies; see `leasehold break`";
+            field("ttl", told.into());
         }
         Lease::Endless | Lease::None => {}
     }
@@ -177,10 +192,8 @@ fn whole(seen: &Seen, processes: &Processes, line: &[WaiterView<'_>]) -> String 
         field("token", token.to_string());
     }
     if let Some(left) = seen.left {
-        let all = seen
-            .all
-            .map_or_else(String::new, |all| format!(" of {all}"));
-        field("left", format!("{left}{all}"));
+        let all = seen.all.map(|all| format!(" of {all}"));
+        field("left", format!("{left}{}", all.unwrap_or_default()));
     }
     if seen.is_held() {
         field("held for", known(seen.held_for));
@@ -188,42 +201,26 @@ fn whole(seen: &Seen, processes: &Processes, line: &[WaiterView<'_>]) -> String 
     if seen.kind != Kind::Latch {
         field("holders", seen.holding.to_string());
     }
-    for held in &seen.holders {
-        let _ = write!(
-            out,
-            "  {}\n    id {}",
-            place(held.client(), processes),
-            escaped(held.id.as_bytes())
-        );
-        if held.count != 1 {
-            let _ = write!(out, ", {} times", held.count);
-        }
-        if let Some(remaining) = held.remaining {
-            let _ = write!(out, ", ttl {}", duration(remaining));
-        }
-        if let Some(process) = processes.of(held.client()) {
-            if let Some(version) = &process.version {
-                let _ = write!(out, ", version {}", escaped(version.as_bytes()));
-            }
-            if let Some(since) = process.connected_for() {
-                let _ = write!(out, ", connected for {}", duration(since));
-            }
-        }
-        out.push('\n');
-    }
-    let _ = writeln!(out, "{:<9} {}", "waiting", seen.waiting);
-    for waiter in line {
-        let waited = duration(Duration::from_millis(waiter.waited_ms));
-        let _ = write!(
-            out,
-            "{:>4}  {}, for {waited}",
-            waiter.place,
-            place(waiter.client, processes)
-        );
-        if waiter.permits > 0 {
-            let _ = write!(out, ", {} permits", waiter.permits);
-        }
-        out.push('\n');
-    }
     out
+}
+
+fn add_holder(out: &mut String, held: &Held, processes: &Processes) {
+    let place = place(held.client(), processes);
+    let id = escaped(held.id.as_bytes());
+    let _ = write!(out, "  {place}\n    id {id}");
+    if held.count != 1 {
+        let _ = write!(out, ", {} times", held.count);
+    }
+    if let Some(remaining) = held.remaining {
+        let _ = write!(out, ", ttl {}", duration(remaining));
+    }
+    if let Some(process) = processes.of(held.client()) {
+        if let Some(version) = &process.version {
+            let _ = write!(out, ", version {}", escaped(version.as_bytes()));
+        }
+        if let Some(since) = process.connected_for() {
+            let _ = write!(out, ", connected for {}", duration(since));
+        }
+    }
+    out.push('\n');
 }

@@ -93,6 +93,17 @@ async fn the_screen_lists_sorts_filters_and_is_given_back() {
         keys(text).contains(&"new") && text.contains("4 held")
     });
 
+    // A server that is gone hides nothing of what was seen, and is looked at again when it is back.
+    server.kill();
+    terminal.until("the failure", |text| {
+        text.matches(&server.addr().to_string()).count() == 2 && !text.contains("q quit")
+    });
+    assert!(keys(&terminal.text()).contains(&"nightly"));
+    server.restart().await;
+    terminal.until("the empty server", |text| {
+        text.contains("0 held  0 waiting") && text.contains("q quit")
+    });
+
     terminal.press("q");
     assert_eq!(terminal.ended(), 0);
     assert!(!terminal.is_full_screen() && terminal.is_cooked());

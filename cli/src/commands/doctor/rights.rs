@@ -15,7 +15,6 @@ use super::finding::{Finding, Level, Report};
 use super::unknown;
 use crate::look::Looker;
 use crate::look::replies::text;
-use crate::look::shape::prefixed;
 pub(crate) use needs::Primitive;
 use needs::{Needs, rest};
 
@@ -28,10 +27,16 @@ const COMMON: &[&str] = &[
     "subscribe",
     "unsubscribe",
 ];
+/// What the map of a cluster takes.
+const CLUSTER: &[(&str, &[&str])] = &[
+    ("+cluster|slots", &["CLUSTER", "SLOTS"]),
+    ("+pubsub|shardnumsub", &["PUBSUB", "SHARDNUMSUB"]),
+    ("+asking", &["ASKING"]),
+];
 /// The name that the rights are asked for, behind the namespace.
 const PROBE: &str = "leasehold-doctor";
 /// Nobody listens to its channel.
-const CLIENT: &str = "00000000-0000-0000-0000-000000000000";
+pub(super) const CLIENT: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Called without keys: one that this user has no right to would be refused.
 const CHECK: &str = include_str!("rights.lua");
@@ -139,68 +144,55 @@ struct Question {
 }
 
 fn questions(looker: &Looker, needs: &Needs) -> Vec<Question> {
+    let mut all = of_connections(looker, needs);
     let probe = looker.prefixed_probe();
-    let sharded = looker.client.channels() == Channels::Sharded;
-    let channel = match (needs.channel, sharded) {
-        (Some(prefix), _) => prefixed(prefix, &probe),
-        (None, false) => format!("leasehold:{CLIENT}").into_bytes(),
-        (None, true) => [
-            &prefixed("leasehold_line", &probe),
-            &b":"[..],
-            CLIENT.as_bytes(),
-        ]
-        .concat(),
-    };
-    let mut all = Vec::new();
-    for word in COMMON {
-        // Scripts are all that locks of these servers send.
-        let (name, with_channel) = match (*word, sharded) {
-            ("publish", true) => ("spublish", true),
-            ("subscribe", true) => ("ssubscribe", true),
-            ("unsubscribe", true) => ("sunsubscribe", false),
-            (word @ ("publish" | "subscribe"), _) => (word, true),
-            (word, _) => (word, false),
-        };
-        let command = match name {
-            "evalsha" => vec![name.into(), b"0".repeat(40), b"0".to_vec()],
-            "publish" | "spublish" => vec![name.into(), channel.clone(), b"".to_vec()],
-            "subscribe" | "ssubscribe" => vec![name.into(), channel.clone()],
-            _ => vec![name.into()],
-        };
-        let pattern = with_channel.then(|| format!("&{}", needs.channel_pattern(looker, sharded)));
-        all.push(Question {
-            right: format!("+{name}"),
-            pattern,
-            command,
-        });
-    }
-    if matches!(looker.target, Target::Cluster { .. }) {
-        for (right, command) in [
-            ("+cluster|slots", ["CLUSTER", "SLOTS"]),
-            ("+pubsub|shardnumsub", ["PUBSUB", "SHARDNUMSUB"]),
-        ] {
-            let command = command.map(|word| word.as_bytes().to_vec()).to_vec();
-            all.push(Question {
-                right: right.into(),
-                pattern: None,
-                command,
-            });
-        }
-        all.push(Question {
-            right: "+asking".into(),
-            pattern: None,
-            command: vec![b"ASKING".to_vec()],
-        });
-    }
     for word in needs.commands {
         for derived in needs.keys {
             let mut command = vec![word.as_bytes().to_vec(), derived.of(&probe)];
             command.extend(rest(word).iter().map(|arg| arg.as_bytes().to_vec()));
-            let pattern = Some(format!("~{}", derived.pattern(looker)));
             all.push(Question {
                 right: format!("+{word}"),
-                pattern,
+                pattern: Some(format!("~{}", derived.pattern(looker))),
                 command,
+            });
+        }
+    }
+    all
+}
+
+/// What takes no key: scripts, messages, and the map of a cluster.
+fn of_connections(looker: &Looker, needs: &Needs) -> Vec<Question> {
+    let sharded = looker.client.channels() == Channels::Sharded;
+    let channel = needs.channel(&looker.prefixed_probe(), sharded);
+    let mut all = Vec::new();
+    for word in COMMON {
+        let name = match (*word, sharded) {
+            (word @ ("publish" | "subscribe" | "unsubscribe"), true) => format!("s{word}"),
+            (word, _) => word.to_owned(),
+        };
+        let mut command = vec![name.clone().into_bytes()];
+        match *word {
+            "evalsha" => command.extend([b"0".repeat(40), b"0".to_vec()]),
+            "publish" => command.extend([channel.clone(), Vec::new()]),
+            "subscribe" => command.push(channel.clone()),
+            _ => {}
+        }
+        let has_channel = matches!(*word, "publish" | "subscribe");
+        all.push(Question {
+            right: format!("+{name}"),
+            pattern: has_channel.then(|| format!("&{}", needs.channel_pattern(looker, sharded))),
+            command,
+        });
+    }
+    if matches!(looker.target, Target::Cluster { .. }) {
+        for (right, command) in CLUSTER {
+            all.push(Question {
+                right: (*right).to_owned(),
+                pattern: None,
+                command: command
+                    .iter()
+                    .map(|word| word.as_bytes().to_vec())
+                    .collect(),
             });
         }
     }

@@ -166,68 +166,59 @@ fn replicas(facts: &Facts, node: &str, looker: &Looker, args: &Args, report: &mu
     let lines = facts.info.lines().filter_map(|line| {
         let (name, value) = line.trim_end().split_once(':')?;
         let number = name.strip_prefix("slave")?;
-        number
-            .bytes()
-            .all(|byte| byte.is_ascii_digit())
-            .then_some(value)
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then_some(value)
     });
     let lines: Vec<&str> = lines.collect();
-    let part = |line: &str, name: &str| -> String {
+    for finding in lines.iter().filter_map(|line| lagging(line, args)) {
+        report.add(finding.at(node));
+    }
+    let fails_over = !matches!(looker.target, Target::Single(_));
+    let new = |level, what: String| Finding::new(level, "replicas", what);
+    let finding = match (lines.len(), args.replicated) {
+        (0, true) => {
+            let what = "no replica: locks that replicas must confirm are never granted";
+            let fix = "add a replica, or take the locks without `replicated`";
+            new(Level::Fault, what.into()).fix(fix)
+        }
+        (0, false) if fails_over => {
+            let what = "no replica: nothing takes over from it";
+            new(Level::Note, what.into())
+        }
+        (0, false) => new(Level::Ok, "none".into()),
+        (n, true) => new(
+            Level::Ok,
+            format!("{n}, all of which must confirm each lock"),
+        ),
+        (n, false) => {
+            let what = "one that becomes master may not know the last grants";
+            let fix = "take the locks with replicated(Replicas::All), and check fencing tokens where you write";
+            new(Level::Note, format!("{n}, asynchronous: {what}")).fix(fix)
+        }
+    };
+    report.add(finding.at(node));
+}
+
+/// The finding of a replica that does not keep up, by its line `ip=…,port=…,state=…,offset=…,lag=…`.
+fn lagging(line: &str, args: &Args) -> Option<Finding> {
+    let part = |name: &str| {
         let mut parts = line.split(',').filter_map(|part| part.split_once('='));
         parts
             .find(|(key, _)| *key == name)
-            .map_or_else(String::new, |(_, value)| value.to_owned())
+            .map_or("", |(_, value)| value)
     };
-    for line in &lines {
-        let (state, lag) = (
-            part(line, "state"),
-            part(line, "lag").parse::<u64>().unwrap_or(0),
-        );
-        if state != "online" || lag > LAG {
-            let replica = format!("{}:{}", part(line, "ip"), part(line, "port"));
-            let what = format!("replica {replica} is {state}, its last word {lag} s ago");
-            let level = if args.replicated {
-                Level::Fault
-            } else {
-                Level::Note
-            };
-            let finding = Finding::new(level, "replicas", what).at(node);
-            report.add(
-                finding.fix(
-                    "see the replica and its link: replicated locks are not granted without it",
-                ),
-            );
-        }
+    let (state, lag) = (part("state"), part("lag").parse::<u64>().unwrap_or(0));
+    if state == "online" && lag <= LAG {
+        return None;
     }
-    let fails_over = !matches!(looker.target, Target::Single(_));
-    let (level, what, fix) = match (lines.len(), args.replicated) {
-        (0, true) => (
-            Level::Fault,
-            "no replica: locks that replicas must confirm are never granted".to_owned(),
-            Some("add a replica, or take the locks without `replicated`"),
-        ),
-        (0, false) if fails_over => (
-            Level::Note,
-            "no replica: nothing takes over from it".to_owned(),
-            None,
-        ),
-        (0, false) => (Level::Ok, "none".to_owned(), None),
-        (n, true) => (
-            Level::Ok,
-            format!("{n}, all of which must confirm each lock"),
-            None,
-        ),
-        (n, false) => (
-            Level::Note,
-            format!("{n}, asynchronous: one that becomes master may not know the last grants"),
-            Some(
-                "take the locks with replicated(Replicas::All), and check fencing tokens where you write",
-            ),
-        ),
+    let (ip, port) = (part("ip"), part("port"));
+    let what = format!("replica {ip}:{port} is {state}, its last word {lag} s ago");
+    let level = match args.replicated {
+        true => Level::Fault,
+        false => Level::Note,
     };
-    let mut finding = Finding::new(level, "replicas", what).at(node);
-    finding.fix = fix.map(str::to_owned);
-    report.add(finding);
+    let fix = "see the replica and its link: replicated locks are not granted without it";
+    Some(Finding::new(level, "replicas", what).fix(fix))
 }
 
 /// How long a failure takes to detect, against the lease.

@@ -16,6 +16,8 @@ pub(super) struct Snapshot {
     pub(super) processes: Processes,
     /// What could not be asked.
     pub(super) failures: Vec<String>,
+    /// No server answered.
+    pub(super) is_blind: bool,
     /// How long it took.
     pub(super) took: Duration,
 }
@@ -40,6 +42,7 @@ pub(super) fn start(
             let snapshot = Snapshot {
                 locks,
                 processes,
+                is_blind: survey.failures.len() == survey.masters,
                 failures: survey.failures.iter().map(ToString::to_string).collect(),
                 took: start.elapsed(),
             };

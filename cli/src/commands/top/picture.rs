@@ -175,8 +175,18 @@ fn snapshot(look: u64) -> Snapshot {
             ..Process::default()
         });
     }
+    Snapshot {
+        locks: locks(look),
+        processes,
+        is_blind: false,
+        failures: Vec::new(),
+        took: Duration::from_millis(4),
+    }
+}
+
+fn locks(look: u64) -> Vec<Seen> {
     let seconds = Duration::from_secs;
-    let locks = vec![
+    vec![
         lock(
             "order:4711",
             Kind::Mutex,
@@ -240,13 +250,7 @@ fn snapshot(look: u64) -> Snapshot {
             ..lock("warm-up", Kind::Latch, 1, (seconds(0), seconds(3541)), None)
         },
         lock("cron:mail", Kind::Plain, 3, (seconds(4), seconds(2)), None),
-    ];
-    Snapshot {
-        locks,
-        processes,
-        failures: Vec::new(),
-        took: Duration::from_millis(4),
-    }
+    ]
 }
 
 fn lock(

@@ -112,6 +112,11 @@ impl State {
         if self.paused {
             return;
         }
+        if snapshot.is_blind {
+            // What was there is shown, with its age, until they answer again.
+            self.failures = snapshot.failures;
+            return;
+        }
         let before: BTreeMap<Vec<u8>, Row> = std::mem::take(&mut self.rows)
             .into_iter()
             .map(|row| (row.seen.key.clone(), row))

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use super::CLIENT;
 use crate::look::Looker;
 use crate::look::shape::{prefixed, suffixed};
 
@@ -251,6 +252,15 @@ impl Derived {
 }
 
 impl Needs {
+    /// The channel of grants, or of what the primitive announces.
+    pub(super) fn channel(&self, name: &[u8], sharded: bool) -> Vec<u8> {
+        match (self.channel, sharded) {
+            (Some(prefix), _) => prefixed(prefix, name),
+            (None, false) => format!("leasehold:{CLIENT}").into_bytes(),
+            (None, true) => [&LINE.of(name), &b":"[..], CLIENT.as_bytes()].concat(),
+        }
+    }
+
     pub(super) fn channel_pattern(&self, looker: &Looker, sharded: bool) -> String {
         match (self.channel, sharded) {
             (Some(prefix), _) => Derived::Prefixed(prefix).pattern(looker),
