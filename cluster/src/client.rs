@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
+use leasehold_resp::timer::timer_at;
 use leasehold_resp::{Connection, Encode, Error, Value};
 
 use crate::discovery::Discovery;
@@ -378,7 +379,7 @@ impl Client {
                 connection.ready(deadline).await?;
                 connection.submit(command).await
             };
-            if let Ok(answer) = tokio::time::timeout_at(deadline.into(), answer).await {
+            if let Ok(answer) = tokio::time::timeout_at(timer_at(deadline), answer).await {
                 answers.push((Arc::clone(connection.node()), answer));
             }
         }
@@ -452,7 +453,7 @@ impl Client {
                 return Err(retry.verdict(self.0.unserved(key)));
             }
             let recheck = (Instant::now() + MAP_RECHECK).min(retry.deadline());
-            let _ = tokio::time::timeout_at(recheck.into(), changed).await;
+            let _ = tokio::time::timeout_at(timer_at(recheck), changed).await;
         }
     }
 
@@ -491,7 +492,7 @@ impl Client {
         if at_once && !retry.repeated() {
             return pending.outcome().await;
         }
-        let late = tokio::time::timeout_at(retry.deadline().into(), pending.outcome()).await;
+        let late = tokio::time::timeout_at(timer_at(retry.deadline()), pending.outcome()).await;
         late.unwrap_or_else(|_| Err(Error::unknown(node.connection().node(), "no reply in time")))
     }
 

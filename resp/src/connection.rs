@@ -18,11 +18,15 @@ use crate::protocol::command::{Asking, Encode};
 use crate::protocol::greeting::ConnectionId;
 use crate::protocol::push::Subscribe;
 use crate::protocol::value::Value;
+use crate::timer::timer_at;
 
 mod backoff;
 mod dial;
 mod driver;
 mod handshake;
+#[cfg(feature = "in-process")]
+#[doc(hidden)]
+pub mod in_process;
 pub mod pipeline;
 pub mod pool;
 pub mod reply;
@@ -330,7 +334,7 @@ impl Connection {
                 break reply;
             }
         };
-        tokio::time::timeout_at(deadline.into(), reply)
+        tokio::time::timeout_at(timer_at(deadline), reply)
             .await
             .unwrap_or_else(|_| {
                 let detail = format!(
@@ -360,7 +364,7 @@ impl Connection {
                 }
                 Err(_) => {
                     self.start();
-                    let changed = tokio::time::timeout_at(deadline.into(), changed).await;
+                    let changed = tokio::time::timeout_at(timer_at(deadline), changed).await;
                     if changed.is_err() || deadline <= Instant::now() {
                         return self.down_for();
                     }

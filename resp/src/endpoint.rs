@@ -89,6 +89,10 @@ pub struct Endpoint {
     pub connect_timeout: Duration,
     /// Timeout of a command, from its submission.
     pub command_timeout: Duration,
+    /// Opens streams to a server in this process, which is asked instead of the one at the address.
+    #[cfg(feature = "in-process")]
+    #[doc(hidden)]
+    pub dialer: Option<crate::connection::in_process::Dialer>,
 }
 
 impl Endpoint {
@@ -109,6 +113,8 @@ impl Endpoint {
             stall_after: None,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(5),
+            #[cfg(feature = "in-process")]
+            dialer: None,
         }
     }
 

@@ -15,6 +15,8 @@ pub mod connection;
 pub mod endpoint;
 pub mod error;
 pub mod protocol;
+#[doc(hidden)]
+pub mod timer;
 #[cfg(feature = "tls")]
 pub mod tls;
 

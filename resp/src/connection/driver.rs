@@ -27,6 +27,7 @@ use crate::protocol::command::Command;
 use crate::protocol::decode::Decoder;
 use crate::protocol::push::Push;
 use crate::protocol::value::Value;
+use crate::timer::timer_at;
 
 /// A connection that has heard nothing for this long is asked whether it is still there. A peer that lost its power
 /// sends no FIN.
@@ -220,7 +221,7 @@ impl<'a> Driver<'a> {
             unflushed: false,
             yielded: false,
             wakes: Wakes::default(),
-            timer: Box::pin(tokio::time::sleep_until(due.into())),
+            timer: Box::pin(tokio::time::sleep_until(timer_at(due))),
             is_timer_armed: false,
             due,
             stall: StallDetector::new(shared.endpoint.stall_after, now),
@@ -477,7 +478,7 @@ impl<'a> Driver<'a> {
 
     fn set_timer(&mut self, due: Instant) {
         self.due = due;
-        self.timer.as_mut().reset(due.into());
+        self.timer.as_mut().reset(timer_at(due));
         self.is_timer_armed = false;
     }
 

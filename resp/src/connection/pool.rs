@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind};
 use crate::protocol::command::Encode;
 use crate::protocol::greeting::ConnectionId;
 use crate::protocol::value::Value;
+use crate::timer::timer_at;
 
 /// Exclusive connections that are kept for the next checkout, at most.
 const MAX_IDLE: usize = 8;
@@ -168,7 +169,7 @@ impl Exclusive {
         let deadline = Instant::now() + timeout;
         let mut replies = Vec::with_capacity(commands.len());
         for reply in self.connection.submit_all_alone(commands, timeout) {
-            let outcome = tokio::time::timeout_at(deadline.into(), reply)
+            let outcome = tokio::time::timeout_at(timer_at(deadline), reply)
                 .await
                 .unwrap_or_else(|_| Err(self.late(timeout)));
             match outcome {

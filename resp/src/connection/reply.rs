@@ -15,6 +15,7 @@ use crate::connection::shared::{Queued, Shared};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::greeting::ConnectionId;
 use crate::protocol::value::Value;
+use crate::timer::timer_at;
 
 /// The reply to come of a submitted command.
 ///
@@ -187,7 +188,7 @@ impl Deadline {
         let here = Handle::try_current().map(|runtime| runtime.id());
         match (here, deadline) {
             (Ok(here), Some(deadline)) if home != Some(here) => {
-                Self::Caller(Box::pin(sleep_until((deadline + GRACE).into())))
+                Self::Caller(Box::pin(sleep_until(timer_at(deadline + GRACE))))
             }
             _ => Self::Driver,
         }
