@@ -105,6 +105,8 @@ pub struct LocksBuilder {
     observers: Vec<Arc<dyn Observer>>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
+    #[cfg(feature = "testing")]
+    fake: Option<crate::testing::Link>,
 }
 
 impl Locks {
@@ -164,6 +166,7 @@ impl Locks {
             target,
             config,
             process,
+            ..
         } = settings;
         let id = ClientId::random();
         let spawn = worker::spawner(target, config.lease);
@@ -171,8 +174,13 @@ impl Locks {
         let presence = Presence::new(id.as_str(), process, clock.clone());
         let seed = id.seed().rotate_left(32);
         let registry = Registry::new(seed, config.interop, presence, clock, telemetry, spawn);
+        let context = Context::new(client, registry, config, id);
+        #[cfg(feature = "testing")]
+        if let Some(world) = context.clock().fake() {
+            world.connected(&context);
+        }
         Self {
-            context: Handle::new(Context::new(client, registry, config, id)),
+            context: Handle::new(context),
             warnings: warnings.into(),
         }
     }
@@ -421,6 +429,7 @@ struct Settings {
     target: Target,
     config: Config,
     process: Process,
+    clock: Clock,
 }
 
 impl fmt::Debug for Locks {
@@ -449,6 +458,17 @@ impl LocksBuilder {
             observers: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
+            #[cfg(feature = "testing")]
+            fake: None,
+        }
+    }
+
+    /// Settings for locks of a fake.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of_fake(fake: crate::testing::Link) -> Self {
+        Self {
+            fake: Some(fake),
+            ..Self::new("redis://fake".into())
         }
     }
 
@@ -596,7 +616,7 @@ impl LocksBuilder {
         let mut settings = self.settled()?;
         let endpoints = settings.target.endpoints_mut();
         let database = endpoints.first().map_or(0, |endpoint| endpoint.database);
-        let telemetry = Telemetry::new(observers, database, Clock::new());
+        let telemetry = Telemetry::new(observers, database, settings.clock.clone());
         let client = Client::connect_monitored(settings.target.clone(), telemetry.monitor())
             .await
             .map_err(Error::from_read)?;
@@ -608,6 +628,8 @@ impl LocksBuilder {
 
     /// The settings, if all of them can be used.
     fn settled(self) -> Result<Settings, Error> {
+        #[cfg(feature = "testing")]
+        let fake = self.fake.clone();
         let Self {
             url,
             mut config,
@@ -661,10 +683,15 @@ impl LocksBuilder {
             (process.application, process.version) = (name, version);
         }
         process.check()?;
+        #[cfg(feature = "testing")]
+        let clock = crate::testing::connect_to(fake, &mut target);
+        #[cfg(not(feature = "testing"))]
+        let clock = Clock::new();
         Ok(Settings {
             target,
             config,
             process,
+            clock,
         })
     }
 }

@@ -28,7 +28,7 @@ pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod request;
 pub(crate) mod signal;
-mod sync;
+pub(crate) mod sync;
 mod table;
 pub(crate) mod telemetry;
 pub(crate) mod together;

@@ -47,3 +47,9 @@ guide!(
     "guides/beside_others.md",
     "Beside other libraries: which lock excludes which, and which of Redisson's faults reach a fleet of both."
 );
+#[cfg(feature = "testing")]
+guide!(
+    testing,
+    "guides/testing.md",
+    "Testing your code: a fake instead of a server, a lock that is lost on demand, a clock that a test moves."
+);

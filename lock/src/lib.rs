@@ -88,6 +88,7 @@
 //! # Features
 //!
 //! - `tls`: `rediss://` and the like, through rustls.
+//! - `testing`: `leasehold::testing`, a fake for your tests, without a server. It takes a C compiler.
 //!
 //! Rust 1.89 or later, and Tokio.
 
@@ -107,6 +108,8 @@ mod protocol;
 mod request;
 mod state;
 mod stats;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod warning;
 
 pub use client::{Locks, LocksBuilder};

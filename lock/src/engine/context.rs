@@ -196,6 +196,8 @@ impl Context {
 
     /// Whether `name` can be used now.
     pub(crate) fn check_name(&self, name: &Name) -> Result<(), Error> {
+        #[cfg(feature = "testing")]
+        crate::testing::hooks::fail(self, name).map_err(|error| self.about(name, error))?;
         let bad_name = || name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)));
         let checked = self.check().and_then(|()| bad_name());
         checked.map_err(|error| self.about(name, error))

@@ -123,7 +123,7 @@ impl Hold {
             // From now, when the server has granted it for sure.
             state.keep(granted.terms.at_least, granted.clock.read());
         }
-        Arc::new(Self {
+        let hold = Arc::new(Self {
             protocol: granted.protocol,
             name: granted.name,
             id: granted.id,
@@ -144,7 +144,10 @@ impl Hold {
             shared: Mutex::default(),
             group: OnceLock::new(),
             clock: granted.clock,
-        })
+        });
+        #[cfg(feature = "testing")]
+        crate::testing::hooks::taken(&hold);
+        hold
     }
 
     /// What observers are told of.

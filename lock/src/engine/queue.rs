@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
-use super::clock::{Clock, Sleep};
+use super::clock::{self, Clock, Sleep};
 use super::context::Context;
 use super::hold::Hold;
 use super::{grants, release};
@@ -243,8 +243,6 @@ pub(super) fn poll_alarm(
     let Some(mut sleep) = alarm.as_pin_mut() else {
         return Poll::Pending;
     };
-    if sleep.deadline() != at.into() {
-        sleep.as_mut().reset(at.into());
-    }
+    clock::move_to(sleep.as_mut(), at);
     sleep.poll(cx)
 }

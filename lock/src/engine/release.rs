@@ -190,6 +190,11 @@ pub(crate) async fn release(
     if context.registry.home.is_elsewhere() {
         return Err(context.about(&hold.name, Error::new(ErrorKind::Forked, "")));
     }
+    #[cfg(feature = "testing")]
+    if let Err(error) = crate::testing::hooks::fail(context, &hold.name) {
+        drop_guard(context, hold, permits);
+        return Err(context.about(&hold.name, error));
+    }
     let Releasing {
         permits,
         submitted,
@@ -507,6 +512,8 @@ fn pass_on(context: &Context, hold: &Hold) -> bool {
 /// After this no renewal is sent, and everything that watches the hold knows of its end.
 fn stop(registry: &Registry, hold: &Hold, ending: &Ending) {
     registry.work.forget(ending.scheduled);
+    #[cfg(feature = "testing")]
+    crate::testing::hooks::ended(hold, ending.reason);
     hold.announce_end();
     if let Some(group) = hold.group() {
         group.part_ended(ending.reason);

@@ -8,7 +8,7 @@ use leasehold_cluster::Unanswered;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::clock::Clock;
+use super::clock::{Activity, Clock};
 use super::hold::Hold;
 use super::sync::lock;
 use crate::protocol::call::OwnedCall;
@@ -27,6 +27,8 @@ pub(crate) struct WorkQueue {
     changed: Notify,
     jitter: Jitter,
     clock: Clock,
+    /// Whether the worker has anything to do.
+    pub(crate) activity: Activity,
     unfinished: Arc<Count>,
 }
 
@@ -114,6 +116,7 @@ impl WorkQueue {
             running: AtomicBool::new(false),
             changed: Notify::new(),
             jitter: Jitter::new(seed),
+            activity: Activity::new(&clock),
             clock,
             unfinished: Arc::default(),
         }
@@ -128,6 +131,7 @@ impl WorkQueue {
         if self.running.load(Ordering::Acquire) {
             return Ok(());
         }
+        self.activity.call();
         spawn()?;
         self.running.store(true, Ordering::Release);
         Ok(())
@@ -163,7 +167,7 @@ impl WorkQueue {
     /// Repeats an end that failed.
     pub(crate) fn finish(&self, end: PendingEnd) {
         lock(&self.state).ends.push(end);
-        self.changed.notify_one();
+        self.wake();
     }
 
     /// A request begins that a shutdown waits for.
@@ -187,11 +191,12 @@ impl WorkQueue {
     /// Ends the worker when it has nothing left to do.
     pub(crate) fn close(&self) {
         lock(&self.state).closing = true;
-        self.changed.notify_one();
+        self.wake();
     }
 
     /// There is something else to do earlier than planned.
     pub(crate) fn wake(&self) {
+        self.activity.call();
         self.changed.notify_one();
     }
 
@@ -312,6 +317,7 @@ impl WorkQueue {
         let state = lock(&self.state);
         let ends = state.closing && state.schedule.is_empty() && state.ends.is_empty();
         if ends {
+            self.activity.rest(self.activity.calls());
             self.running.store(false, Ordering::Release);
         }
         ends
@@ -327,7 +333,7 @@ impl WorkQueue {
         let wake = lock(&self.state).add(hold, due);
         // Waking a thread costs more than the lock did: nearly all locks are released before they need renewing.
         if wake {
-            self.changed.notify_one();
+            self.wake();
         }
     }
 }

@@ -27,6 +27,18 @@ impl FencingToken {
         Self(token)
     }
 
+    /// A token with this number, for tests of a storage that takes tokens.
+    ///
+    /// ```
+    /// use leasehold::FencingToken;
+    /// assert!(FencingToken::for_tests(7) < FencingToken::for_tests(8));
+    /// ```
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub const fn for_tests(token: u64) -> Self {
+        Self(token)
+    }
+
     /// The number. It fits into 53 bits.
     #[must_use]
     pub const fn as_u64(self) -> u64 {

@@ -51,9 +51,9 @@ fn with_tls_leasehold_brings_at_most_32_crates() {
 #[test]
 fn there_are_few_features() {
     for (package, expected) in [
-        ("leasehold", "metrics,tls,tracing"),
-        ("leasehold-cluster", "tls"),
-        ("leasehold-resp", "tls"),
+        ("leasehold", "metrics,testing,tls,tracing"),
+        ("leasehold-cluster", "in-process,tls"),
+        ("leasehold-resp", "in-process,tls"),
     ] {
         // `--all-features` also turns on `default` and the features that an optional dependency
         // makes by itself.

@@ -22,6 +22,10 @@ mod fair_model;
 mod fair_mutex;
 mod fair_redisson;
 mod fair_topologies;
+#[cfg(feature = "testing")]
+mod fake;
+#[cfg(feature = "testing")]
+mod fake_same;
 mod family_names;
 mod fork;
 mod guard_life;

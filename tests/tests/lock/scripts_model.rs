@@ -8,6 +8,7 @@ mod reference;
 mod requests;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -55,7 +56,23 @@ async fn random_requests_have_the_replies_of_the_reference() {
     let seed = Chance::seed();
     println!("LEASEHOLD_SEED={seed}");
     let server = Server::start().await;
-    let mut model = Model::start(&server, Chance::new(seed)).await;
+    let has_shards = server.knows("SPUBLISH").await;
+    run(server.addr(), has_shards, requests, Chance::new(seed)).await;
+}
+
+/// The fake of `leasehold::testing` runs the same scripts, on keys of its own.
+#[cfg(feature = "testing")]
+#[tokio::test]
+async fn the_fake_replies_as_the_reference_too() {
+    let seed = Chance::seed();
+    println!("LEASEHOLD_SEED={seed}");
+    let fake = leasehold::testing::Fake::new();
+    let address = crate::fake_same::listen(&fake).await;
+    run(address, true, 5_000, Chance::new(seed)).await;
+}
+
+async fn run(address: SocketAddr, has_shards: bool, requests: usize, chance: Chance) {
+    let mut model = Model::start(address, has_shards, chance).await;
     for _ in 0..requests / BATCH {
         model.batch().await;
     }
@@ -85,20 +102,20 @@ struct Model {
 }
 
 impl Model {
-    async fn start(server: &Server, chance: Chance) -> Self {
-        let mut raw = server.raw().await;
+    async fn start(address: SocketAddr, has_shards: bool, chance: Chance) -> Self {
+        let mut raw = Raw::connect(address).await.expect("the server is up");
         let scripts = Scripts::load(&mut raw).await;
         let mut modes = vec![Mode::Plain, Mode::Cluster];
-        if server.knows("SPUBLISH").await {
+        if has_shards {
             modes.push(Mode::Sharded);
         }
         let time = micros(&raw.cmd(&["TIME"]).await);
         let (mut clients, mut java) = (Vec::new(), Vec::new());
         for client in CLIENTS {
-            clients.push(Ear::open(server, client).await);
+            clients.push(Ear::open(address, client).await);
         }
         for n in 0..JAVA {
-            java.push(Ear::open(server, &format!("java {n}")).await);
+            java.push(Ear::open(address, &format!("java {n}")).await);
         }
         Self {
             chance,

@@ -251,8 +251,11 @@ impl Worker {
         };
         let until = until.into_iter().chain(look_again).chain(refresh).min();
         let mut timer = pin!(until.map(|at| registry.clock.sleep_until(at)));
+        let activity = &registry.work.activity;
         poll_fn(|cx| {
+            let calls = activity.calls();
             if let Poll::Ready(Some(done)) = tasks.poll_join_next(cx) {
+                activity.work();
                 // A task that panicked has no answer; what it was to renew stays due when it runs out.
                 return Poll::Ready(done.ok());
             }
@@ -266,10 +269,13 @@ impl Worker {
                 .as_pin_mut()
                 .is_some_and(|change| change.poll(cx).is_ready());
             if has_work || is_time || changes {
-                Poll::Ready(None)
-            } else {
-                Poll::Pending
+                activity.work();
+                return Poll::Ready(None);
             }
+            if tasks.is_empty() {
+                activity.rest(calls);
+            }
+            Poll::Pending
         })
         .await
     }

@@ -1,6 +1,8 @@
 //! Connections that listen as clients of ours and of Redisson do.
 
-use leasehold_testkit::{Raw, Server};
+use std::net::SocketAddr;
+
+use leasehold_testkit::Raw;
 
 use super::requests::{CLIENTS, NAMES, keys};
 
@@ -76,8 +78,8 @@ pub(super) struct Ear {
 }
 
 impl Ear {
-    pub(super) async fn open(server: &Server, name: &str) -> Self {
-        let mut raw = server.raw().await;
+    pub(super) async fn open(address: SocketAddr, name: &str) -> Self {
+        let mut raw = Raw::connect(address).await.expect("the server is up");
         raw.hello3().await;
         let marker = format!("marker of {name}");
         raw.send(&["SUBSCRIBE", &marker]).await.expect("connected");

@@ -1,0 +1,399 @@
+//! A fake for the tests of code that uses locks: the same [`Locks`], without a server.
+//!
+//! It is not a second implementation. The code that runs is that of the locks, with its scripts, its waiting and its renewals; only
+//! the server is in memory, and the clock can be moved on. So whatever a lock does on a server it does here.
+//!
+//! ```
+//! use std::time::Duration;
+//! use leasehold::testing::Fake;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), leasehold::Error> {
+//! let fake = Fake::new();
+//! let locks = fake.locks().await?;
+//! let theirs = fake.hold("order:42").await;
+//! assert!(locks.mutex("order:42").try_lock().await?.is_none());
+//! theirs.release().await;
+//! assert!(locks.mutex("order:42").try_lock().await?.is_some());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The feature `testing` belongs into `[dev-dependencies]`:
+//!
+//! ```toml
+//! [dev-dependencies]
+//! leasehold = { version = "0.1", features = ["testing"] }
+//! ```
+//!
+//! It builds Lua 5.1 from its source, as servers have it in them, which takes a C compiler.
+//!
+//! # Time
+//!
+//! The clock of a fake runs as that of the machine does, so a wait that is given a second ends after a second. [`Fake::advance`]
+//! moves it on: leases end, renewals that are due on the way are made, and waits whose time is over end.
+//!
+//! It goes together with `tokio::time::pause`. Where a task waits for a lock, or for its loss, and the runtime moves its own
+//! time on because nothing else is left to do, the clock of the fake goes with it. A test that sleeps itself and then asks whether
+//! a lease has ended calls [`Fake::advance`] instead: nothing tells the fake of that sleep.
+
+pub(crate) mod clock;
+pub(crate) mod hooks;
+mod server;
+pub(crate) mod sleep;
+mod world;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold_cluster::Target;
+use leasehold_resp::connection::in_process::Dialer;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::OnceCell;
+
+use crate::client::{Locks, LocksBuilder};
+use crate::engine::clock::Clock;
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::guard::Guard;
+use crate::primitives::permit::Permit;
+use crate::primitives::rw_lock::{ReadGuard, WriteGuard};
+use clock::PATIENCE;
+use server::Server;
+pub(crate) use world::World;
+pub use world::{Event, What};
+
+/// How often other tasks have their turn, after what is due was done, before that counts.
+const TURNS: usize = 16;
+
+/// Servers and clocks for tests, in memory. Clones are the same one; others know nothing of it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// let fake = leasehold::testing::Fake::new();
+/// let (here, there) = (fake.locks().await?, fake.locks().await?); // as of two processes
+/// let guard = here.mutex("order:42").lock().await?;
+/// assert!(there.mutex("order:42").try_lock().await?.is_none());
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Fake(Arc<Inner>);
+
+struct Inner {
+    world: Arc<World>,
+    server: Arc<Server>,
+    /// Those who hold what [`Fake::hold`] holds.
+    others: OnceCell<Locks>,
+}
+
+/// The fake that locks are to be connected to.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) world: Arc<World>,
+    pub(crate) dialer: Dialer,
+}
+
+impl Fake {
+    /// A fake where nothing is held. It needs neither a thread nor a runtime.
+    #[must_use]
+    pub fn new() -> Self {
+        let world = World::new();
+        let server = Server::new(Arc::clone(&world.clock));
+        Self(Arc::new(Inner {
+            world,
+            server,
+            others: OnceCell::new(),
+        }))
+    }
+
+    /// Locks as of one process. Further ones are as of other processes.
+    ///
+    /// # Errors
+    ///
+    /// None that a test need expect.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn locks(&self) -> Result<Locks, Error> {
+        self.builder().connect().await
+    }
+
+    /// Settings for locks as of one process, such as a namespace or another lease.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// let fake = leasehold::testing::Fake::new();
+    /// let locks = fake.builder().namespace("shop").connect().await?;
+    /// assert_eq!(locks.mutex("order:42").key(), "shop:order:42");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(&self) -> LocksBuilder {
+        let server = Arc::clone(&self.0.server);
+        LocksBuilder::of_fake(Link {
+            world: Arc::clone(&self.0.world),
+            dialer: Dialer::new(move || server.connect()),
+        })
+    }
+
+    /// Moves the clock on by `time`, in steps: at each the renewals that are due are made, and waits and leases that are over end.
+    /// Returns when all that has been done, as far as tasks of this fake's locks do it.
+    ///
+    /// On a runtime with several threads, tasks that were woken may still be at what they were woken for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// let renewed = locks.mutex("a").lock().await?;
+    /// let fixed = locks.mutex("b").lock().lease(Duration::from_secs(30)).await?;
+    /// fake.advance(Duration::from_secs(31)).await;
+    /// assert!(renewed.is_held());
+    /// assert!(!fixed.is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the clock where it is by then.
+    pub async fn advance(&self, time: Duration) {
+        self.settle().await;
+        let clock = &self.0.world.clock;
+        let end = clock.now() + time;
+        while let Some(at) = clock.next_until(end) {
+            clock.move_to(at);
+            self.settle().await;
+        }
+        clock.move_to(end);
+        self.settle().await;
+    }
+
+    /// Somebody else holds the mutex called `name`, namespace included, until what this returns is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If it is held already.
+    pub async fn hold(&self, name: impl AsRef<str>) -> Held {
+        let name = name.as_ref();
+        let taken = self.others().await.mutex(name).try_lock().await;
+        Held(HeldAs::Mutex(held(name, taken)))
+    }
+
+    /// Somebody else reads under the read-write lock called `name`, namespace included, until what this returns is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If somebody writes.
+    pub async fn hold_shared(&self, name: impl AsRef<str>) -> Held {
+        let name = name.as_ref();
+        let taken = self.others().await.rw_lock(name).try_read().await;
+        Held(HeldAs::Read(held(name, taken)))
+    }
+
+    /// Somebody else writes under the read-write lock called `name`, namespace included, until what this returns is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If it is held already.
+    pub async fn hold_exclusive(&self, name: impl AsRef<str>) -> Held {
+        let name = name.as_ref();
+        let taken = self.others().await.rw_lock(name).try_write().await;
+        Held(HeldAs::Write(held(name, taken)))
+    }
+
+    /// Somebody else holds `permits` of the semaphore called `name`, namespace included, which has `of` in all.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many, or the semaphore has another number in all.
+    pub async fn hold_permits(&self, name: impl AsRef<str>, permits: u32, of: u32) -> Held {
+        let name = name.as_ref();
+        let semaphore = self.others().await.semaphore(name, of);
+        let taken = semaphore.try_acquire_many(permits).await;
+        Held(HeldAs::Permits(held(name, taken)))
+    }
+
+    /// Whoever holds `name`, namespace included, loses it now for `reason`: `is_held()` turns false, `lost()` resolves. It is free
+    /// for others then. Returns how many holds were lost; those of [`hold`](Self::hold) stay.
+    ///
+    /// ```
+    /// # use leasehold::LostReason;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// let guard = locks.mutex("order:42").lock().await?;
+    /// let work = guard.run(std::future::pending::<()>());
+    /// assert_eq!(fake.lose("order:42", LostReason::Stolen).await, 1);
+    /// assert_eq!(work.await.unwrap_err().reason(), LostReason::Stolen);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lose(&self, name: impl AsRef<str>, reason: LostReason) -> usize {
+        let lost = self.0.world.lose(name.as_ref(), reason);
+        self.settle().await;
+        lost
+    }
+
+    /// The server forgets everything, as one without persistence does that is restarted. Holders learn it at their next renewal.
+    pub fn flush(&self) {
+        self.0.server.forget(|_| true);
+    }
+
+    /// The next call that names a lock ends with an error of this kind, and does nothing: taking, releasing, asking or counting. A
+    /// release that fails like this is finished in the background, as one at a server is.
+    ///
+    /// ```
+    /// # use leasehold::ErrorKind;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// fake.fail_next(ErrorKind::Unavailable);
+    /// let failed = locks.mutex("order:42").lock().await;
+    /// assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+    /// assert!(locks.mutex("order:42").lock().await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn fail_next(&self, kind: ErrorKind) {
+        self.0.world.fail_next(None, kind);
+    }
+
+    /// The same for the next call that names this lock, namespace included.
+    pub fn fail_next_on(&self, name: impl AsRef<str>, kind: ErrorKind) {
+        self.0.world.fail_next(Some(name.as_ref().into()), kind);
+    }
+
+    /// What was taken, released and lost so far, in that order. Guards that share a hold, as those of an owner or the reads of one
+    /// process, are one entry.
+    ///
+    /// ```
+    /// # use leasehold::testing::What;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// let from = locks.mutex("account:1").lock().await?;
+    /// let to = locks.mutex("account:2").lock().await?;
+    /// let taken: Vec<String> = fake.history().iter().map(|event| event.name().to_owned()).collect();
+    /// assert_eq!(taken, ["account:1", "account:2"]);
+    /// # drop((from, to));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn history(&self) -> Vec<Event> {
+        self.0.world.history()
+    }
+
+    /// A connection to its server, for tests of the fake itself.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn connect(&self) -> impl AsyncRead + AsyncWrite + Send + Unpin + use<> {
+        self.0.server.connect()
+    }
+
+    async fn others(&self) -> &Locks {
+        let world = &self.0.world;
+        let connected = self.0.others.get_or_init(|| async {
+            let connected = self.locks().await;
+            let locks = connected.unwrap_or_else(|error| panic!("a fake is reachable: {error}"));
+            world.set_others(locks.client_id());
+            locks
+        });
+        connected.await
+    }
+
+    /// Lets everything be done that is due.
+    async fn settle(&self) {
+        let (clock, server) = (&self.0.world.clock, &self.0.server);
+        let patience = Instant::now() + PATIENCE;
+        let (mut turns, mut tries) = (0, 0_u32);
+        while turns < TURNS && Instant::now() < patience {
+            tokio::task::yield_now().await;
+            if clock.is_at_rest() && server.is_read() {
+                turns += 1;
+                continue;
+            }
+            turns = 0;
+            tries += 1;
+            if tries > 64 {
+                // Other threads are at it.
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+}
+
+/// Has locks be those of `fake`, if there is one, instead of those at `target`. Returns their clock.
+pub(crate) fn connect_to(fake: Option<Link>, target: &mut Target) -> Clock {
+    let Some(fake) = fake else {
+        return Clock::new();
+    };
+    for endpoint in target.endpoints_mut() {
+        endpoint.dialer = Some(fake.dialer.clone());
+    }
+    Clock::of_fake(fake.world)
+}
+
+/// What somebody else holds. Dropping it releases it.
+#[must_use = "dropping it releases it"]
+#[derive(Debug)]
+pub struct Held(HeldAs);
+
+#[derive(Debug)]
+enum HeldAs {
+    Mutex(Guard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+    Permits(Permit),
+}
+
+impl Held {
+    /// Releases it, and returns when that is done.
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses, which no test need expect.
+    pub async fn release(self) {
+        let released = match self.0 {
+            HeldAs::Mutex(guard) => guard.release().await,
+            HeldAs::Read(guard) => guard.release().await,
+            HeldAs::Write(guard) => guard.release().await,
+            HeldAs::Permits(permit) => permit.release().await,
+        };
+        // It may have been lost, by a force or a flush.
+        if let Err(error) = released {
+            panic!("what somebody else holds cannot be released: {error}");
+        }
+    }
+}
+
+fn held<G>(name: &str, taken: Result<Option<G>, Error>) -> G {
+    match taken {
+        Ok(Some(guard)) => guard,
+        Ok(None) => panic!("`{name}` is held already"),
+        Err(error) => panic!("`{name}` cannot be held: {error}"),
+    }
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Fake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fake").finish_non_exhaustive()
+    }
+}
