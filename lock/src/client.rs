@@ -357,11 +357,13 @@ impl Locks {
 
     /// What these locks have done so far: gauges of what is held and waited for, and counters. Reads atomics, and asks nobody.
     ///
-    /// ```no_run
-    /// # async fn example(locks: leasehold::Locks) {
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let _guard = locks.mutex("order:42").lock().await?;
     /// let stats = locks.stats();
-    /// println!("{} held, {} waiting, {} lost", stats.held(), stats.waiting(), stats.lost());
-    /// # }
+    /// assert_eq!((stats.held(), stats.waiting(), stats.lost()), (1, 0, 0));
+    /// # Ok(())
+    /// # });
     /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -596,6 +598,30 @@ impl LocksBuilder {
 
     /// Tells `observer` what happens to these locks: see [`Observer`]. Called again, it adds another one; they are told in this
     /// order.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// use leasehold::observer::{Granted, Observer};
+    ///
+    /// #[derive(Clone, Default)]
+    /// struct Grants(Arc<AtomicU64>);
+    ///
+    /// impl Observer for Grants {
+    ///     fn granted(&self, _: &Granted<'_>) {
+    ///         self.0.fetch_add(1, Ordering::Relaxed);
+    ///     }
+    /// }
+    ///
+    /// let grants = Grants::default();
+    /// let locks = leasehold::Locks::builder(url).observer(grants.clone()).connect().await?;
+    /// locks.mutex("order:42").lock().await?.release().await?;
+    /// assert_eq!(grants.0.load(Ordering::Relaxed), 1);
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Arc::new(observer));
         self

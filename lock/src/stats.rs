@@ -16,6 +16,32 @@ use crate::observer::Way;
 /// - holds: [`acquired`](Self::acquired) = [`held`](Self::held) + [`released`](Self::released) + [`lost`](Self::lost)
 ///
 /// Several locks that are taken together count as many; the permits of one acquisition count as one.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// use leasehold::observer::Way;
+/// use leasehold::{ErrorKind, LostReason};
+///
+/// let order = locks.mutex("order:42");
+/// let guard = order.lock().await?;
+/// assert!(order.try_lock().await?.is_none());
+/// let stats = locks.stats();
+/// assert_eq!((stats.begun(), stats.waiting(), stats.held()), (2, 0, 1));
+/// assert_eq!((stats.acquired(), stats.granted(Way::AtOnce)), (1, 1));
+/// assert_eq!((stats.gave_up(), stats.not_free()), (1, 1));
+///
+/// order.force_unlock().await?;
+/// drop(guard);
+/// let stats = locks.stats();
+/// assert_eq!((stats.lost(), stats.lost_for(LostReason::Stolen), stats.released()), (1, 1, 0));
+/// assert_eq!((stats.timed_out(), stats.cancelled()), (0, 0));
+/// assert_eq!((stats.failed(), stats.failed_with(ErrorKind::Unavailable)), (0, 0));
+/// assert_eq!((stats.renewals(), stats.late_renewals(), stats.failed_renewals()), (0, 0, 0));
+/// assert_eq!((stats.reconnects(), stats.map_changes(), stats.untold()), (0, 0, 0));
+/// assert!(stats.requests() >= 2);
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     pub(crate) begun: u64,

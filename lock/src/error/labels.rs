@@ -9,6 +9,10 @@ pub(crate) const REASONS: usize = 8;
 
 impl ErrorKind {
     /// Its name in lower case, with underscores: `not_replicated`. It stays the same over versions of this crate.
+    ///
+    /// ```
+    /// assert_eq!(leasehold::ErrorKind::NotReplicated.as_str(), "not_replicated");
+    /// ```
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.label().1
@@ -47,6 +51,10 @@ impl ErrorKind {
 
 impl LostReason {
     /// Its name in lower case, with underscores: `node_gone`. It stays the same over versions of this crate.
+    ///
+    /// ```
+    /// assert_eq!(leasehold::LostReason::NodeGone.as_str(), "node_gone");
+    /// ```
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.label().1

@@ -8,6 +8,21 @@ use crate::state::primitive::Primitive;
 use crate::state::token::FencingToken;
 
 /// How a caller got what it waited for.
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// use leasehold::observer::Way;
+///
+/// let owner = locks.owner();
+/// let outer = owner.mutex("order:42").lock().await?;
+/// let inner = owner.mutex("order:42").lock().await?;
+/// assert_eq!(locks.stats().granted(Way::AtOnce), 1);
+/// assert_eq!(locks.stats().granted(Way::Nested), 1);
+/// assert_eq!(Way::HandedOver.as_str(), "handed_over");
+/// assert!(!Way::Nested.begins_a_hold());
+/// # Ok(())
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Way {
@@ -30,6 +45,14 @@ pub enum Way {
 }
 
 /// Why a caller does not get what it waited for.
+///
+/// ```
+/// use leasehold::ErrorKind;
+/// use leasehold::observer::GaveUpReason;
+///
+/// assert_eq!(GaveUpReason::TimedOut.as_str(), "timed_out");
+/// assert_eq!(GaveUpReason::Failed(ErrorKind::Denied).to_string(), "denied");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GaveUpReason {
@@ -44,6 +67,20 @@ pub enum GaveUpReason {
 }
 
 /// See [`Observer::waiting`](super::Observer::waiting).
+///
+/// ```
+/// use leasehold::observer::{Observer, Waiting};
+///
+/// struct Arrivals;
+///
+/// impl Observer for Arrivals {
+///     fn waiting(&self, event: &Waiting<'_>) {
+///         println!("{} {} at {}", event.primitive, event.key, event.server);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Arrivals);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Waiting<'a> {
@@ -61,6 +98,20 @@ pub struct Waiting<'a> {
 }
 
 /// See [`Observer::granted`](super::Observer::granted).
+///
+/// ```
+/// use leasehold::observer::{Granted, Observer};
+///
+/// struct Slow;
+///
+/// impl Observer for Slow {
+///     fn granted(&self, event: &Granted<'_>) {
+///         println!("{} took {:?} ({})", event.key, event.waited, event.way);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Slow);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Granted<'a> {
@@ -83,6 +134,20 @@ pub struct Granted<'a> {
 }
 
 /// See [`Observer::gave_up`](super::Observer::gave_up).
+///
+/// ```
+/// use leasehold::observer::{GaveUp, Observer};
+///
+/// struct Missed;
+///
+/// impl Observer for Missed {
+///     fn gave_up(&self, event: &GaveUp<'_>) {
+///         println!("{} was not to be had: {}", event.key, event.reason);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Missed);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct GaveUp<'a> {
@@ -99,6 +164,20 @@ pub struct GaveUp<'a> {
 }
 
 /// See [`Observer::renewed`](super::Observer::renewed).
+///
+/// ```
+/// use leasehold::observer::{Observer, Renewed};
+///
+/// struct Renewals;
+///
+/// impl Observer for Renewals {
+///     fn renewed(&self, event: &Renewed<'_>) {
+///         println!("{} renewed for {:?}, {:?} late", event.key, event.lease, event.late);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Renewals);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Renewed<'a> {
@@ -116,6 +195,20 @@ pub struct Renewed<'a> {
 }
 
 /// See [`Observer::renewal_failed`](super::Observer::renewal_failed).
+///
+/// ```
+/// use leasehold::observer::{Observer, RenewalFailed};
+///
+/// struct Trouble;
+///
+/// impl Observer for Trouble {
+///     fn renewal_failed(&self, event: &RenewalFailed<'_>) {
+///         println!("{} ends in {:?} unless renewed", event.key, event.left);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Trouble);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RenewalFailed<'a> {
@@ -130,6 +223,20 @@ pub struct RenewalFailed<'a> {
 }
 
 /// See [`Observer::lost`](super::Observer::lost).
+///
+/// ```
+/// use leasehold::observer::{LeaseLost, Observer};
+///
+/// struct Alarm;
+///
+/// impl Observer for Alarm {
+///     fn lost(&self, event: &LeaseLost<'_>) {
+///         println!("{} was lost after {:?}: {}", event.key, event.held, event.reason);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Alarm);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LeaseLost<'a> {
@@ -146,6 +253,20 @@ pub struct LeaseLost<'a> {
 }
 
 /// See [`Observer::released`](super::Observer::released).
+///
+/// ```
+/// use leasehold::observer::{Observer, Released};
+///
+/// struct Times;
+///
+/// impl Observer for Times {
+///     fn released(&self, event: &Released<'_>) {
+///         println!("{} was held for {:?}", event.key, event.held);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Times);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Released<'a> {
@@ -164,6 +285,20 @@ pub struct Released<'a> {
 }
 
 /// See [`Observer::map_changed`](super::Observer::map_changed).
+///
+/// ```
+/// use leasehold::observer::{MapChanged, Observer};
+///
+/// struct Failovers;
+///
+/// impl Observer for Failovers {
+///     fn map_changed(&self, event: &MapChanged) {
+///         println!("{} masters now", event.masters);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Failovers);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct MapChanged {
@@ -172,6 +307,20 @@ pub struct MapChanged {
 }
 
 /// See [`Observer::reconnected`](super::Observer::reconnected).
+///
+/// ```
+/// use leasehold::observer::{Observer, Reconnected};
+///
+/// struct Links;
+///
+/// impl Observer for Links {
+///     fn reconnected(&self, event: &Reconnected<'_>) {
+///         println!("{} is back after {:?}", event.server, event.after);
+///     }
+/// }
+///
+/// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379").observer(Links);
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Reconnected<'a> {

@@ -190,6 +190,15 @@ impl Redlock {
     }
 
     /// What these locks have done so far: see [`Stats`]. Requests to all nodes are counted.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// let red = leasehold::Redlock::builder(urls).durable().connect().await?;
+    /// let _guard = red.mutex("order:42").lock().await?;
+    /// assert_eq!(red.stats().held(), 1);
+    /// # Ok(())
+    /// # });
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.core.telemetry.stats()

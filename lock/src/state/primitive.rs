@@ -3,6 +3,12 @@
 use std::fmt;
 
 /// The kinds of primitives that are waited for.
+///
+/// ```
+/// use leasehold::observer::Primitive;
+///
+/// assert_eq!(Primitive::FairMutex.as_str(), "fair_mutex");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Primitive {

@@ -150,6 +150,25 @@ impl RedlockBuilder {
 
     /// Tells `observer` what happens to these locks: see [`Observer`]. Called again, it adds another one; they are told in this
     /// order.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// use leasehold::Redlock;
+    /// use leasehold::observer::{LeaseLost, Observer};
+    ///
+    /// struct Alarm;
+    ///
+    /// impl Observer for Alarm {
+    ///     fn lost(&self, lost: &LeaseLost<'_>) {
+    ///         eprintln!("{} was lost: {}", lost.key, lost.reason);
+    ///     }
+    /// }
+    ///
+    /// let red = Redlock::builder(urls).durable().observer(Alarm).connect().await?;
+    /// # assert!(red.mutex("order:42").try_lock().await?.is_some());
+    /// # Ok(())
+    /// # });
+    /// ```
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observers.push(Arc::new(observer));
         self
