@@ -22,6 +22,7 @@ use crate::observer::Observer;
 use crate::options::{Interop, Replicas};
 use crate::owner::Owner;
 use crate::primitives::barrier::Barrier;
+use crate::primitives::election::Election;
 use crate::primitives::fair_mutex::FairMutex;
 use crate::primitives::latch::Latch;
 use crate::primitives::multi::Multi;
@@ -231,6 +232,21 @@ impl Locks {
         Multi::new(&self.context, names)
     }
 
+    /// A handle to the election called `name`, in which one candidate leads at a time. Does no I/O; a name that cannot be used is
+    /// refused at the campaign.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let leadership = locks.election("rebalancer").campaign().await?;
+    /// assert!(leadership.is_leader());
+    /// # Ok(())
+    /// # });
+    /// ```
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(&self.context, name.as_ref())
+    }
+
     /// The read-write lock called `name`, which is a key as of [`mutex`](Self::mutex).
     #[must_use]
     pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
@@ -408,8 +424,9 @@ impl Locks {
         for (name, line) in remains.lines {
             grants::abandon(context, &name, line);
         }
-        // Watchers of latches hold nothing.
+        // Watchers of latches and elections hold nothing.
         let _ = context.latches.close();
+        let _ = context.elections.close();
         let parties = context.barriers.close();
         for hold in remains.holds.into_iter().chain(parties) {
             release::shut_down(context, &hold);

@@ -266,6 +266,12 @@ impl Guard {
         Ok(String::from_utf8_lossy(self.hold.id.as_bytes()).into_owned())
     }
 
+    /// What tells whether it is held, without being it.
+    pub(crate) fn watched(&self) -> (Weak<Context>, Arc<Registry>, Arc<Hold>) {
+        let (registry, hold) = (Arc::clone(&self.registry), Arc::clone(&self.hold));
+        (Weak::clone(&self.context), registry, hold)
+    }
+
     /// How many permits it has.
     pub(crate) const fn permits(&self) -> u32 {
         self.permits

@@ -3,6 +3,7 @@
 pub(crate) mod barrier;
 pub(crate) mod counting;
 pub(crate) mod detached;
+pub(crate) mod election;
 pub(crate) mod fair_mutex;
 pub(crate) mod latch;
 pub(crate) mod multi;

@@ -8,6 +8,7 @@
 pub(crate) mod barrier;
 pub(crate) mod call;
 pub(crate) mod counting;
+pub(crate) mod election;
 pub(crate) mod fair;
 pub(crate) mod grant;
 pub(crate) mod inspect;
@@ -119,6 +120,7 @@ impl Protocol {
             &plain::PLAIN,
             &semaphore::SEMAPHORE,
             &counting::COUNTING,
+            &election::ELECTION,
         ];
         all.into_iter().find(|protocol| protocol.word == word)
     }

@@ -6,6 +6,7 @@ pub(crate) mod backoff;
 pub(crate) mod barrier;
 pub(crate) mod chain;
 pub(crate) mod deadline;
+pub(crate) mod election;
 pub(crate) mod hold;
 pub(crate) mod id;
 pub(crate) mod inspection;

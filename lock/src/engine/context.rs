@@ -23,7 +23,7 @@ use crate::state::names::Name;
 use crate::state::primitive::Primitive;
 use crate::state::redisson_turns::RedissonTurns;
 use crate::state::token::FencingToken;
-use crate::state::{barrier, latch};
+use crate::state::{barrier, election, latch};
 
 pub(crate) struct Context {
     pub(crate) client: Client,
@@ -33,6 +33,8 @@ pub(crate) struct Context {
     /// Who waits for latches and at barriers.
     pub(crate) latches: Signals<latch::View>,
     pub(crate) barriers: Signals<barrier::View>,
+    /// Who observes the leaders of elections.
+    pub(crate) elections: Signals<election::View>,
     /// To the grants of all tickets, where channels belong to no slot. Made at the first wait, and kept.
     grants: Mutex<Option<Subscription>>,
     /// Of Redisson's waiters.
@@ -82,6 +84,7 @@ impl Context {
             jitter: Jitter::new(id.seed()),
             latches: Signals::new(),
             barriers: Signals::new(),
+            elections: Signals::new(),
             grants: Mutex::new(None),
             redisson_turns: Mutex::new(RedissonTurns::new()),
             round_trip: AtomicU64::new(0),

@@ -174,7 +174,7 @@ impl<'a> Waiting<'a> {
 
     async fn wait(
         mut self,
-        watcher: &mut Watcher<'_, View>,
+        watcher: &mut Watcher<View>,
         until: Option<Instant>,
     ) -> Result<Option<Passed>, Error> {
         let Party { context, name, .. } = self.party;

@@ -63,8 +63,8 @@ struct Entry {
 }
 
 /// One waiter. Dropping it ends its wait; with the last one of a name the subscription ends.
-pub(crate) struct Watcher<'a, V: View> {
-    context: &'a Arc<Context>,
+pub(crate) struct Watcher<V: View> {
+    context: Arc<Context>,
     signals: fn(&Context) -> &Signals<V>,
     name: Arc<Name>,
     signal: Arc<Signal<V>>,
@@ -123,10 +123,10 @@ impl<V: View> Signals<V> {
     }
 }
 
-impl<'a, V: View> Watcher<'a, V> {
+impl<V: View> Watcher<V> {
     /// Joins the watchers of `name` among the `signals` of `context`.
     pub(crate) fn join(
-        context: &'a Arc<Context>,
+        context: &Arc<Context>,
         signals: fn(&Context) -> &Signals<V>,
         name: &Arc<Name>,
     ) -> Result<Self, Closed> {
@@ -147,7 +147,7 @@ impl<'a, V: View> Watcher<'a, V> {
         drop(state);
         context.registry.presence.watch();
         Ok(Self {
-            context,
+            context: Arc::clone(context),
             signals,
             name: Arc::clone(name),
             signal,
@@ -269,7 +269,7 @@ impl<'a, V: View> Watcher<'a, V> {
                     let now = self.context.clock().now();
                     looking.end(number, seen, now, self.context.jitter.below(JITTER));
                     if is_seen {
-                        let context = self.context;
+                        let context = &self.context;
                         context.registry.note_use(&context.client, Duration::ZERO);
                     }
                 }
@@ -331,13 +331,13 @@ impl<'a, V: View> Watcher<'a, V> {
     }
 }
 
-impl<V: View> Drop for Watcher<'_, V> {
+impl<V: View> Drop for Watcher<V> {
     fn drop(&mut self) {
         if self.context.registry.home.is_elsewhere() {
             return;
         }
         self.context.registry.presence.unwatch();
-        let mut state = lock(&(self.signals)(self.context).state);
+        let mut state = lock(&(self.signals)(&self.context).state);
         let mut shared = lock(&self.signal.state);
         let entry = shared.watchers.remove(&self.number);
         let is_last = shared.watchers.is_empty();

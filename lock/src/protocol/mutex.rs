@@ -136,7 +136,12 @@ pub(super) fn take_over<'a>(attempt: &Attempt<'a>, former: &'a str) -> Call<'a> 
 }
 
 fn look<'a>(attempt: &Attempt<'a>) -> Call<'a> {
-    let mut call = asking(&LOOK, attempt);
+    look_by(&LOOK, attempt)
+}
+
+/// The same by this script, which takes the keys and arguments of that of the mutex.
+pub(super) fn look_by<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
+    let mut call = asking(script, attempt);
     if let Some(ticket) = attempt.ticket {
         call.key(attempt.name.derived(LINE)).arg(ticket.text);
         match ticket.score {
@@ -251,17 +256,27 @@ fn release<'a>(end: &End<'a>) -> Call<'a> {
         let channel = end.redisson.map_or("", |_| end.name.channel());
         return keep(end, kept, end.ticket, channel);
     }
-    let mut call = Call::new(&RELEASE);
-    call.key(end.name.key())
-        .key(end.name.derived(COUNTER))
-        .key(end.name.derived(LINE))
-        .arg(end.id.as_bytes());
     let is_usual = end.channels == Channels::Server
         && end.counter_ttl == Some(USUAL_TTL)
         && end.redisson.is_none();
     if is_usual && end.ticket.is_none() {
-        return call;
+        return release_briefly(&RELEASE, end);
     }
+    release_by(&RELEASE, end)
+}
+
+fn release_briefly<'a>(script: &'static Script, end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(script);
+    call.key(end.name.key())
+        .key(end.name.derived(COUNTER))
+        .key(end.name.derived(LINE))
+        .arg(end.id.as_bytes());
+    call
+}
+
+/// A release by this script, which takes the keys and arguments of that of the mutex.
+pub(super) fn release_by<'a>(script: &'static Script, end: &End<'a>) -> Call<'a> {
+    let mut call = release_briefly(script, end);
     call.arg(mode(end.channels))
         .arg(end.counter_ttl.map_or(0, millis));
     match end.ticket {

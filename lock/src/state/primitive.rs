@@ -16,6 +16,8 @@ pub enum Primitive {
     Mutex,
     /// A [`FairMutex`](crate::FairMutex).
     FairMutex,
+    /// The lock of an [`Election`](crate::Election).
+    Election,
     /// An [`RwLock`](crate::RwLock), to read.
     Read,
     /// An [`RwLock`](crate::RwLock), to write.
@@ -43,6 +45,7 @@ impl Primitive {
         match self {
             Self::Mutex => "mutex",
             Self::FairMutex => "fair_mutex",
+            Self::Election => "election",
             Self::Read => "read",
             Self::Write => "write",
             Self::Multi => "multi",

@@ -28,6 +28,7 @@ enum Kind {
     Semaphore,
     Counting,
     Multi,
+    Election,
 }
 
 impl Kind {
@@ -222,6 +223,33 @@ impl Kind {
                 "+subscribe",
                 "+unsubscribe",
             ],
+            Self::Election => &[
+                "~shop:*",
+                "~redisson_lock_token:{shop:*",
+                "~leasehold_line:{shop:*",
+                "~leasehold_leader:{shop:*",
+                "&leasehold:*",
+                "&leasehold_leader:{shop:*",
+                "+hget",
+                "+hmget",
+                "+get",
+                "+del",
+                "+set",
+                "+hdel",
+                "+hset",
+                "+exists",
+                "+hscan",
+                "+hexists",
+                "+zrevrange",
+                "+zrem",
+                "+zadd",
+                "+zpopmin",
+                "+zscore",
+                "+zrank",
+                "+publish",
+                "+subscribe",
+                "+unsubscribe",
+            ],
         };
         [ALL, own, PROCESS].concat()
     }
@@ -363,6 +391,20 @@ impl Kind {
                 drop(next?);
                 Ok(())
             }
+            Self::Election => {
+                let (one, other) = (ours.election("a").value("one"), theirs.election("a"));
+                let mut leaders = other.observe();
+                leaders.next().await?;
+                let leader = one.campaign().await?;
+                leaders.next().await?;
+                leader.publish("two").await?;
+                let (next, resigned) = beside(other.campaign(), leader.resign()).await;
+                resigned?;
+                tokio::time::sleep(ms(800)).await;
+                other.leader().await?;
+                next?.resign().await?;
+                Ok(())
+            }
         }
     }
 }
@@ -445,4 +487,5 @@ each! {
     semaphore Semaphore
     counting Counting
     multi Multi
+    election Election
 }

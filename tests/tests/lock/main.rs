@@ -13,6 +13,7 @@ mod connection_names;
 mod counting;
 mod dependency_tree;
 mod documented;
+mod election;
 mod example_connection_pool;
 mod example_first_come;
 mod example_transfer;

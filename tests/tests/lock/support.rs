@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Guard, Locks};
+use leasehold::{Error, Guard, Leadership, Locks};
 use leasehold_testkit::until_for;
 use leasehold_testkit::wait::{self, Answer};
 use leasehold_testkit::{Raw, RawValue, Server};
@@ -47,6 +47,17 @@ pub(crate) async fn renewed<'a>(guards: impl IntoIterator<Item = &'a Guard>) {
             !later
         });
         missing.is_empty()
+    })
+    .await;
+}
+
+/// Waits until the server has confirmed a new renewal of this leadership.
+pub(crate) async fn renewed_terms(leader: &Leadership) {
+    let end = || Instant::now() + leader.valid_for();
+    let before = end();
+    until("a renewal", async || {
+        assert!(leader.is_leader(), "{} was not renewed", leader.key());
+        end() > before + ms(50)
     })
     .await;
 }
