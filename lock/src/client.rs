@@ -451,6 +451,15 @@ struct Settings {
     clock: Clock,
 }
 
+impl Locks {
+    /// Waits until what was released is answered, for a command timeout at most.
+    pub(crate) async fn finish(&self) {
+        let time = self.context.config.command_timeout;
+        let work = &self.context.registry.work;
+        let _ = tokio::time::timeout(time, work.all_finished()).await;
+    }
+}
+
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.context.fmt(f)

@@ -94,6 +94,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod blocking;
 mod client;
 mod engine;
 mod error;

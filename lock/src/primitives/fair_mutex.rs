@@ -225,7 +225,7 @@ impl FairMutex {
     }
 
     /// A request in a lane of its own, or of its owner: so it has its own place in line.
-    fn request(&self, wait: Wait) -> Request {
+    pub(crate) fn request(&self, wait: Wait) -> Request {
         let request = self.mutex.request(wait);
         let new = || request.context.next_hold(None).number();
         let number = self.lane.unwrap_or_else(new);

@@ -311,7 +311,7 @@ impl Mutex {
         DetachedHold::new(&self.context, self.kind.protocol, &self.name, id.into())
     }
 
-    pub(super) fn request(&self, wait: Wait) -> Request {
+    pub(crate) fn request(&self, wait: Wait) -> Request {
         let config = &self.context.config;
         Request {
             context: Arc::clone(&self.context),

@@ -146,7 +146,7 @@ impl PlainMutex {
             .ok_or_else(|| self.context.about(&self.name, Error::unexpected(&reply)))
     }
 
-    fn request(&self, wait: Wait) -> Request {
+    pub(crate) fn request(&self, wait: Wait) -> Request {
         let config = &self.context.config;
         Request {
             context: Arc::clone(&self.context),

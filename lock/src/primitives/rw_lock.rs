@@ -155,7 +155,7 @@ impl RwLock {
     ///
     /// Of the returned [`Acquire`], when it is awaited.
     pub fn read(&self) -> Acquire<ReadGuard> {
-        Acquire::new(self.request(&READ, Wait::Endless))
+        Acquire::new(self.read_request(Wait::Endless))
     }
 
     /// Takes the lock to read if nobody writes or waits to write, in one round trip; without one where this process reads already.
@@ -176,7 +176,7 @@ impl RwLock {
     ///
     /// Of the returned [`Acquire`], when it is awaited.
     pub fn try_read(&self) -> TryAcquire<ReadGuard> {
-        Acquire::new(self.request(&READ, Wait::None))
+        Acquire::new(self.read_request(Wait::None))
     }
 
     /// Takes the lock to read, waiting for at most `time`; `None` when that is over.
@@ -197,7 +197,7 @@ impl RwLock {
     ///
     /// Of the returned [`Acquire`], when it is awaited.
     pub fn try_read_for(&self, time: Duration) -> TryAcquire<ReadGuard> {
-        Acquire::new(self.request(&READ, Wait::at_most(time)))
+        Acquire::new(self.read_request(Wait::at_most(time)))
     }
 
     /// Takes the lock to write, waiting for as long as others hold it or wait before this.
@@ -216,7 +216,7 @@ impl RwLock {
     ///
     /// Of the returned [`Acquire`], when it is awaited.
     pub fn write(&self) -> Acquire<WriteGuard> {
-        Acquire::new(self.request(&WRITE, Wait::Endless))
+        Acquire::new(self.write_request(Wait::Endless))
     }
 
     /// Takes the lock to write if it is free, in one round trip.
@@ -237,7 +237,7 @@ impl RwLock {
     ///
     /// Of the returned [`Acquire`], when it is awaited.
     pub fn try_write(&self) -> TryAcquire<WriteGuard> {
-        Acquire::new(self.request(&WRITE, Wait::None))
+        Acquire::new(self.write_request(Wait::None))
     }
 
     /// Takes the lock to write, waiting for at most `time`; `None` when that is over.
@@ -260,7 +260,7 @@ impl RwLock {
     ///
     /// Of the returned [`Acquire`], when it is awaited.
     pub fn try_write_for(&self, time: Duration) -> TryAcquire<WriteGuard> {
-        Acquire::new(self.request(&WRITE, Wait::at_most(time)))
+        Acquire::new(self.write_request(Wait::at_most(time)))
     }
 
     /// For how long the lock stays taken, to read or to write, unless it is renewed or released; `None` if it is free.
@@ -350,6 +350,14 @@ impl RwLock {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         let (context, name) = (&self.context, &self.name);
         force(context, name, force_unlock, force_unlock_single_key).await
+    }
+
+    pub(crate) fn read_request(&self, wait: Wait) -> Request {
+        self.request(&READ, wait)
+    }
+
+    pub(crate) fn write_request(&self, wait: Wait) -> Request {
+        self.request(&WRITE, wait)
     }
 
     fn request(&self, protocol: &'static Protocol, wait: Wait) -> Request {

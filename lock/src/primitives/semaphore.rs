@@ -379,7 +379,7 @@ impl Semaphore {
         read_available(&reply).ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
-    fn request(&self, permits: u32, wait: Wait) -> Request {
+    pub(crate) fn request(&self, permits: u32, wait: Wait) -> Request {
         let config = &self.context.config;
         Request {
             context: Arc::clone(&self.context),

@@ -5,6 +5,7 @@ mod acl_least_rights;
 mod at_least;
 mod bad_input;
 mod barrier;
+mod blocking;
 mod byte_cuts;
 mod cancel_every_await;
 mod cluster;
