@@ -42,6 +42,55 @@ use crate::state::token::FencingToken;
 /// # Ok(())
 /// # });
 /// ```
+///
+/// # Common mistakes
+///
+/// A guard that is not kept in a variable releases the lock at once, and what follows runs without it. Give it a name, also where it
+/// is not used, such as `_guard`:
+///
+/// ```no_run
+/// #![deny(unused_must_use, let_underscore_drop)]
+/// # async fn example(order: leasehold::Mutex) -> Result<(), leasehold::Error> {
+/// let _guard = order.lock().await?; // held to the end of the block
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The compiler warns of a guard that is not used at all:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn example(order: leasehold::Mutex) -> Result<(), leasehold::Error> {
+/// order.lock().await?; // warning: unused `Guard` that must be used
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Of `_` alone, which is no variable, it warns only where its lint `let_underscore_drop` is on:
+///
+/// ```compile_fail
+/// #![deny(let_underscore_drop)]
+/// # async fn example(order: leasehold::Mutex) -> Result<(), leasehold::Error> {
+/// let _ = order.lock().await?; // released here
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Two it cannot see, since they look at the `Option` and drop the guard with it. Write `if let Some(_guard) = …` instead:
+///
+/// ```no_run
+/// # async fn example(order: leasehold::Mutex) -> Result<(), leasehold::Error> {
+/// if order.try_lock().await?.is_some() {
+///     // not held: it was released before the first line of this block
+/// }
+/// order.try_lock().await?; // released here, if it was taken
+///
+/// if let Some(_guard) = order.try_lock().await? {
+///     // held
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
     /// Kept by the hold until it ends, and not by the guard: one that is leaked keeps no connection.

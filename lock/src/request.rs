@@ -51,6 +51,28 @@ use crate::state::backoff::Backoff;
 /// * [`ErrorKind::BadName`](crate::ErrorKind::BadName), [`ErrorKind::BadLease`](crate::ErrorKind::BadLease),
 ///   [`ErrorKind::Denied`](crate::ErrorKind::Denied), [`ErrorKind::Closed`](crate::ErrorKind::Closed) and others.
 ///
+/// # Spawning
+///
+/// An acquisition becomes a future when it is awaited. Where a future is asked for, as by `tokio::spawn`, `tokio::join!` or
+/// `tokio::time::timeout`, [`into_future`](IntoFuture::into_future) gives it. It needs no `use`, and borrows nothing:
+///
+/// ```
+/// # leasehold_testkit::example::with_locks(async |locks| {
+/// # let order = locks.mutex("order:42");
+/// let waiting = tokio::spawn(order.lock().into_future());
+/// let guard = waiting.await??;
+/// # Ok(())
+/// # });
+/// ```
+///
+/// Without it the compiler says that `Acquire` is not a future, and that it "must implement `IntoFuture` to be awaited":
+///
+/// ```compile_fail,E0277
+/// # async fn example(order: leasehold::Mutex) {
+/// let waiting = tokio::spawn(order.lock());
+/// # }
+/// ```
+///
 /// # Panics
 ///
 /// When polled outside of a Tokio runtime with time enabled.
