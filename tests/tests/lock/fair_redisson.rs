@@ -290,6 +290,35 @@ async fn all_who_wait_are_told_in_the_order_of_both() {
     nothing_is_left(&mut raw).await;
 }
 
+/// Each waiter that comes is given a time behind the last one's, so each that goes has to take its own off again.
+#[tokio::test]
+async fn times_do_not_run_ahead_of_a_queue_that_is_never_empty() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let ours = beside_redisson(&server).await;
+    let mut java = [Java::new(&server, 1).await, Java::new(&server, 2).await];
+    let held = ours.fair_mutex("a").lock().await.unwrap();
+    let mut waiter = in_line(&mut raw, &ours).await;
+    java[0].stand().await;
+    held.release().await.unwrap();
+    for round in 0..10 {
+        let guard = its_turn(waiter).await;
+        waiter = in_line(&mut raw, &ours).await;
+        java[(round + 1) % 2].stand().await;
+        guard.release().await.unwrap();
+        java[round % 2].turn().await;
+        java[round % 2].unlock().await;
+    }
+    let due = raw.cmd(&["ZSCORE", TIMES, &java[0].id]).await.int();
+    let ahead = due - now(&mut raw).await / 1000 - WAIT.parse::<i64>().unwrap();
+    println!("{ahead} ms beyond its own time");
+    assert!(ahead < 20_000, "{ahead}");
+    its_turn(waiter).await.release().await.unwrap();
+    java[0].turn().await;
+    java[0].unlock().await;
+    nothing_is_left(&mut raw).await;
+}
+
 #[tokio::test]
 async fn a_queue_of_redisson_is_not_passed() {
     let server = Server::start().await;

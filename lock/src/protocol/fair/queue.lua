@@ -49,6 +49,22 @@ local function drop_marker(marker)
   redis.pcall('ZREM', KEYS[5], marker)
 end
 
+-- Takes the marker of a run that is over out of the queue. Who came behind it got a time on top of its own, which is taken off
+-- again, as Redisson does when it takes the lock. Otherwise times would run ahead for as long as the queue is never empty, and
+-- one of Redisson's that died there would be waited for until then. The first one behind keeps a marker's life at least.
+local function end_run(marker)
+  local at = redis.pcall('LPOS', KEYS[4], marker)
+  local behind = type(at) == 'number' and redis.pcall('LRANGE', KEYS[4], at + 1, -1) or {}
+  drop_marker(marker)
+  local due = behind[1] and tonumber(redis.pcall('ZSCORE', KEYS[5], behind[1]))
+  local ahead = due and math.min(due - now_ms() - MARKER_LIFE, MARKER_LIFE) or 0
+  if ahead > 0 then
+    for i = 1, #behind do
+      redis.pcall('ZADD', KEYS[5], 'XX', 'INCR', -ahead, behind[i])
+    end
+  end
+end
+
 -- The times of markers that a lost queue has left.
 local function drop_times()
   local markers = {}
@@ -69,7 +85,7 @@ local function leave_line(ticket)
   local before, behind = around[1], around[3]
   if place > 0 and is_fence(before) and (not behind or is_fence(behind)) then
     redis.pcall('ZREM', KEYS[3], before)
-    drop_marker(marker_of(before))
+    end_run(marker_of(before))
   end
 end
 
@@ -184,13 +200,13 @@ local function settle(known)
       fence_first(first[2], known)
     elseif marker and (not ticket or is_fence(ticket)) then
       redis.pcall('ZREM', KEYS[3], fence)
-      drop_marker(marker)
+      end_run(marker)
       dropped = true
     elseif marker and (head == marker or is_broken) then
       return 'ours', marker, ticket, first[4]
     elseif head and string.find(head, '^leasehold:%d+$') then
       -- Of a run that is gone.
-      drop_marker(head)
+      end_run(head)
       dropped = true
     elseif head then
       if keeps_standing(head) then
