@@ -3,9 +3,9 @@
 //!
 //! A client of Redisson's does not know when its lease is over, so it claims what it holds until it gives it back. One that stood
 //! still, and wakes up when others hold its lock, breaks the invariants by that; such violations are counted apart, and no
-//! others are allowed.
+//! others are allowed. So is a fair lock that stays free while waiters of a process of Redisson's that died are first in its queue.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +46,12 @@ const LIMITS: Limits = Limits {
 
 /// A client that woke up needs this long to find out what it lost, on a busy machine.
 const AFTER_THAW: Duration = Duration::from_secs(2);
+
+/// The name of the fair lock.
+const FAIR: &str = "interop:fair";
+
+/// A dead waiter of Redisson's keeps its place in the queue for its time, and all threads of a process can die there.
+const OUTSTAYED: Duration = Duration::from_secs(3 * THREADS as u64 + 3);
 
 /// In which all processes stop. Redisson takes the waiters of a process that died for dead one after the other.
 const STOP: Duration = Duration::from_secs(60);
@@ -293,10 +299,40 @@ fn apart<'a>(events: &[Event], report: &'a Report) -> (Vec<&'a Violation>, Vec<&
         };
         frozen.iter().any(stood_still)
     };
-    let is_redissons = |violation: &&Violation| {
-        ["I1", "I2", "I16"].contains(&violation.invariant) && violation.events.iter().any(by_frozen)
+    let deaths = deaths_in_the_queue(events);
+    // The release behind which the fair lock was free.
+    let behind_dead = |event: &Event| {
+        let near = event.at.saturating_sub(micros(OUTSTAYED))..event.at + micros(LIMITS.handoff);
+        deaths.iter().any(|at| near.contains(at))
+    };
+    let is_redissons = |violation: &&Violation| match violation.invariant {
+        "I1" | "I2" | "I16" => violation.events.iter().any(by_frozen),
+        "I6" => violation.message.starts_with(FAIR) && behind_dead(&violation.events[0]),
+        _ => false,
     };
     report.violations.iter().partition(is_redissons)
+}
+
+/// When processes of Redisson's died that waited for the fair lock.
+fn deaths_in_the_queue(events: &[Event]) -> Vec<u64> {
+    let mut waiting: HashSet<(u32, &str, u64)> = HashSet::new();
+    let mut deaths = Vec::new();
+    for event in events {
+        let of = |call| (event.process, event.client.as_str(), call);
+        match &event.what {
+            What::Invoke { call, key, .. } if key == FAIR && event.client.starts_with("java-") => {
+                waiting.insert(of(*call));
+            }
+            What::Ok { call, .. } | What::Fail { call, .. } => {
+                waiting.remove(&of(*call));
+            }
+            What::Died { pid } if waiting.iter().any(|(process, ..)| process == pid) => {
+                deaths.push(event.at);
+            }
+            _ => {}
+        }
+    }
+    deaths
 }
 
 struct Summary<'a>(&'a Report, usize);
