@@ -209,6 +209,8 @@ impl<'a> Play<'a> {
                 self.compare(script, step.gives.as_deref().unwrap_or("null"), &reply);
             }
             Some(Event::Kill(client)) => self.processes[client].kill(),
+            Some(Event::Pause(client)) => self.processes[client].freeze(),
+            Some(Event::Resume(client)) => self.processes[client].thaw(),
             Some(Event::Freeze(server)) => self.ground.freeze(*server),
             Some(Event::Move(key)) => self.ground.move_slot(key).await,
         }

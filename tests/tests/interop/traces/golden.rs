@@ -76,8 +76,11 @@ pub(super) enum Event {
     ByHand(Vec<String>),
     /// The last call of the script of this name, sent once more.
     Again(String),
-    /// The process of this client.
+    /// The process of this client is killed.
     Kill(String),
+    /// The process of this client is frozen, so that another client is first.
+    Pause(String),
+    Resume(String),
     /// The server of this number.
     Freeze(usize),
     /// The slot of this key goes to another master.
