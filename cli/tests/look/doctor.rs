@@ -96,6 +96,10 @@ async fn a_server_in_order_has_no_faults_and_each_fault_is_found() {
     raw.cmd(&["DEL", "leasehold_line:{busy}"]).await;
     raw.cmd(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])
         .await;
+    raw.cmd(&["CONFIG", "SET", "maxmemory", "1000000"]).await;
+    let ran = doctor(&url, &[]).await;
+    assert_eq!(faults(&ran), ["memory"], "{}", ran.out);
+    raw.cmd(&["CONFIG", "SET", "maxmemory", "0"]).await;
     let (holder, waiter) = (locks(&url).await, locks(&url).await.mutex("alive"));
     let guard = holder.mutex("alive").lock().await.unwrap();
     let waiting = tokio::spawn(async move { waiter.lock().await });

@@ -304,6 +304,56 @@ async fn break_asks_hands_on_and_leaves_foreign_keys_alone() {
     drop((read, plain, permit));
 }
 
+/// Redisson's waiters wait for a message, and stand in no line.
+#[tokio::test]
+async fn redissons_waiters_are_told_and_who_may_not_look_hears_it() {
+    let server = Server::start().await;
+    let (url, mut raw, mut waiter) = (server.url(), server.raw().await, server.raw().await);
+    waiter.hello3().await;
+    for (channel, message) in [
+        ("redisson_lock__channel:{r}", "0"),
+        ("redisson_rwlock:{rw}", "1"),
+    ] {
+        waiter.send(&["SUBSCRIBE", channel]).await.unwrap();
+        waiter.push().await;
+        hold(&mut raw, "r", MADE_UP, Some(60_000)).await;
+        let writer = format!("{MADE_UP}:7:write");
+        raw.cmd(&["HSET", "rw", "mode", "write", &writer, "2"])
+            .await;
+        let key = if channel.contains("rw") { "rw" } else { "r" };
+        assert_eq!(run(&url, &["break", key, "--yes"]).await.code, 0);
+        let push = waiter.push().await;
+        assert_eq!(
+            (push[0].str(), push[1].str(), push[2].str()),
+            ("message", channel, message)
+        );
+        assert_eq!(raw.cmd(&["EXISTS", key]).await.int(), 0);
+    }
+
+    hold(&mut raw, "order", MADE_UP, Some(60_000)).await;
+    for (name, right) in [("blind", "-scan"), ("unread", "-hscan")] {
+        raw.cmd(&[
+            "ACL", "SETUSER", name, "on", ">secret", "~*", "&*", "+@all", right,
+        ])
+        .await;
+        let url = url.replace("://", &format!("://{name}:secret@"));
+        let ran = run(&url, &["ls"]).await;
+        assert!(ran.code == 77 && ran.err.contains(&right[1..]), "{ran:?}");
+    }
+    // Keys of others are not shown, and those of one's own are.
+    raw.cmd(&[
+        "ACL", "SETUSER", "one", "on", ">secret", "~order", "&*", "+@all",
+    ])
+    .await;
+    hold(&mut raw, "secret", MADE_UP, Some(60_000)).await;
+    let ran = run(&url.replace("://", "://one:secret@"), &["ls", "--json"]).await;
+    assert_eq!(
+        (ran.code, ran.keys()),
+        (0, vec!["order".to_owned()]),
+        "{ran:?}"
+    );
+}
+
 #[tokio::test]
 async fn all_masters_of_a_cluster_are_looked_at() {
     let cluster = Cluster::builder().masters(3).replicas(0);

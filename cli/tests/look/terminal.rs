@@ -1,52 +1,48 @@
 //! A terminal emulator with the program in it.
 
 use std::io::{Read, Write};
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use pty_process::Size;
+use pty_process::blocking::{Command, Pty};
+use rustix::termios::{LocalModes, tcgetattr};
 
 /// Upper bound on each wait for the screen. It ends hangs and promises no speed.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// The program on a screen.
 pub(crate) struct Terminal {
-    master: Box<dyn MasterPty + Send>,
-    keys: Box<dyn Write + Send>,
-    child: Box<dyn Child + Send + Sync>,
+    pty: Arc<Pty>,
+    child: Child,
     parser: Arc<Mutex<vt100::Parser>>,
 }
 
 impl Terminal {
     pub(crate) fn start(url: &str, args: &[&str], (columns, rows): (u16, u16)) -> Self {
-        let pty = native_pty_system().openpty(size(columns, rows)).unwrap();
-        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_leasehold"));
-        command.args(args);
-        command.env("LEASEHOLD_URL", url);
-        command.env("TERM", "xterm-256color");
-        command.env_remove("NO_COLOR");
-        let child = pty.slave.spawn_command(command).unwrap();
-        drop(pty.slave);
+        let (pty, pts) = pty_process::blocking::open().unwrap();
+        pty.resize(Size::new(rows, columns)).unwrap();
+        let command = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+            .args(args)
+            .env("LEASEHOLD_URL", url)
+            .env("TERM", "xterm-256color")
+            .env_remove("NO_COLOR");
+        let child = command.spawn(pts).unwrap();
+        let pty = Arc::new(pty);
         let parser = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
-        let (mut reader, seen) = (pty.master.try_clone_reader().unwrap(), Arc::clone(&parser));
+        let (written, seen) = (Arc::clone(&pty), Arc::clone(&parser));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(n @ 1..) = reader.read(&mut bytes) {
+            while let Ok(n @ 1..) = (&*written).read(&mut bytes) {
                 seen.lock().unwrap().process(&bytes[..n]);
             }
         });
-        let keys = pty.master.take_writer().unwrap();
-        Self {
-            master: pty.master,
-            keys,
-            child,
-            parser,
-        }
+        Self { pty, child, parser }
     }
 
     pub(crate) fn press(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-        self.keys.flush().unwrap();
+        (&*self.pty).write_all(keys.as_bytes()).unwrap();
     }
 
     pub(crate) fn resize(&self, (columns, rows): (u16, u16)) {
@@ -55,7 +51,7 @@ impl Terminal {
             .unwrap()
             .screen_mut()
             .set_size(rows, columns);
-        self.master.resize(size(columns, rows)).unwrap();
+        self.pty.resize(Size::new(rows, columns)).unwrap();
     }
 
     /// What the screen shows.
@@ -95,13 +91,13 @@ impl Terminal {
     }
 
     /// Waits until it has ended.
-    pub(crate) fn ended(&mut self) -> u32 {
+    pub(crate) fn ended(&mut self) -> i32 {
         let give_up = Instant::now() + BOUND;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 // The rest of its output.
                 std::thread::sleep(Duration::from_millis(100));
-                return status.exit_code();
+                return status.code().expect("an exit code");
             }
             assert!(Instant::now() < give_up, "it did not end\n{}", self.text());
             std::thread::sleep(Duration::from_millis(20));
@@ -109,31 +105,21 @@ impl Terminal {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.process_id().unwrap()
+        self.child.id()
     }
 
     /// Whether lines are edited and shown as they are typed, as the shell left it.
     pub(crate) fn is_cooked(&self) -> bool {
-        let modes = self
-            .master
-            .get_termios()
-            .expect("the modes of the terminal");
-        let modes = format!("{:?}", modes.local_flags);
-        modes.contains("ICANON") && modes.contains("ECHO")
+        let modes = tcgetattr(&*self.pty).expect("the modes of the terminal");
+        modes
+            .local_modes
+            .contains(LocalModes::ICANON | LocalModes::ECHO)
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
-    }
-}
-
-fn size(columns: u16, rows: u16) -> PtySize {
-    PtySize {
-        rows,
-        cols: columns,
-        pixel_width: 0,
-        pixel_height: 0,
+        let _ = self.child.wait();
     }
 }
