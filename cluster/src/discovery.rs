@@ -39,6 +39,7 @@ impl Discovery {
     /// Splits a target into where maps come from and how to get at a server.
     pub(crate) fn new(mut target: Target) -> (Self, Endpoint) {
         for server in target.servers_mut() {
+            server.keys_only = true;
             if server.ask_server == AskServer::Never {
                 // The run id tells whether a connection that was given up can still be alive at the server.
                 server.ask_server = AskServer::IfPermitted;

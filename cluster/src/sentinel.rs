@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use leasehold_resp::connection::{Event, Observer};
 use leasehold_resp::push::{Confirmation, Push, Subscribe};
-use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind};
+use leasehold_resp::{Command, Connection, Endpoint, Error, ErrorKind, ServerErrorKind};
 
 use crate::node::Node;
 use crate::pacing::Effort;
@@ -260,11 +260,27 @@ async fn ask(connection: &Connection, service: &str) -> Result<NodeAddress, Erro
     let question = Command::new("SENTINEL")
         .arg("GET-MASTER-ADDR-BY-NAME")
         .arg(service);
-    let reply = connection.send(&question).await?;
+    let reply = connection.send(&question).await;
+    let reply = reply.map_err(explain_no_sentinel)?;
     named_master(&reply).ok_or_else(|| {
-        let detail = format!("the sentinel knows no service called '{service}'");
+        let detail = format!(
+            "the sentinel knows no service called '{service}', see `sentinel monitor` in its configuration"
+        );
         Error::new(ErrorKind::Config, connection.node(), detail)
     })
+}
+
+/// Says what it means that a server does not know of services.
+fn explain_no_sentinel(error: Error) -> Error {
+    let server = error.as_server().map(|server| server.kind());
+    if server != Some(&ServerErrorKind::UnknownCommand) {
+        return error;
+    }
+    let detail = format!(
+        "it is no sentinel, which mostly listen on port 26379; for a server use redis://host:port ({})",
+        error.detail()
+    );
+    Error::new(ErrorKind::Config, &error.node().into(), detail)
 }
 
 /// The view of a server that there is no connection to yet.

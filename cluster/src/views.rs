@@ -317,9 +317,22 @@ async fn first_view(seed: Endpoint, wanted: bool) -> Result<(View, bool), Error>
     let connection = Connection::connect(seed.clone())
         .await
         .map_err(|error| explain_database(error, &seed))?;
-    let view = view_of(&connection, &seed).await?;
+    let view = view_of(&connection, &seed).await;
+    let view = view.map_err(explain_no_cluster)?;
     let sharded = wanted && has_sharded_channels(&connection).await?;
     Ok((view, sharded))
+}
+
+/// Says what it means that a server does not know of clusters.
+fn explain_no_cluster(error: Error) -> Error {
+    if !error.detail().contains("cluster support disabled") {
+        return error;
+    }
+    let detail = format!(
+        "it is no node of a cluster: use redis://host:port ({})",
+        error.detail()
+    );
+    Error::new(ErrorKind::Config, &error.node().into(), detail)
 }
 
 /// Adds to the refusal of a `SELECT` that the database came from the URL.
@@ -334,7 +347,9 @@ fn explain_database(error: Error, seed: &Endpoint) -> Error {
         "the URL names database {}, which this cluster does not have ({}); only Valkey 9 and later can have several, see \
          `cluster-databases` in its configuration",
         seed.database,
-        error.detail()
+        error
+            .as_server()
+            .map_or_else(String::new, ToString::to_string)
     );
     Error::new(ErrorKind::Config, &error.node().into(), detail)
 }

@@ -4,10 +4,11 @@ mod kind;
 mod labels;
 mod lost;
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use leasehold_resp as resp;
+use leasehold_resp::error::shown::{Escaping, Shortened};
 
 pub use self::kind::ErrorKind;
 pub(crate) use self::labels::{KINDS, REASONS};
@@ -19,15 +20,28 @@ use crate::state::names::BadName;
 /// Why an operation on a lock failed.
 ///
 /// That others hold the lock is never an error. The message says what happened to which key at which node, what caused it,
-/// and what to do. It never shows a password.
+/// and what to do. It is one line, in which control characters are escaped and long names are shortened, and never shows a
+/// password.
 ///
 /// ```
 /// # leasehold_testkit::example::with_locks(async |locks| {
-/// use leasehold::ErrorKind;
+/// use std::time::Duration;
+///
+/// let guard = loop {
+///     match locks.mutex("order:42").lock().await {
+///         Ok(guard) => break guard,
+///         Err(error) if error.is_retryable() => {
+///             eprintln!("{error}");
+///             tokio::time::sleep(Duration::from_secs(1)).await;
+///         }
+///         Err(error) => return Err(error),
+///     }
+/// };
+/// # drop(guard);
 ///
 /// let error = locks.mutex("").lock().await.unwrap_err(); // a name has 1 byte at least
-/// assert_eq!(error.kind(), ErrorKind::BadName);
-/// println!("{error} (key {:?}, server {:?})", error.key(), error.node());
+/// assert_eq!(error.kind(), leasehold::ErrorKind::BadName);
+/// assert!(!error.is_retryable());
 /// # Ok(())
 /// # });
 /// ```
@@ -45,6 +59,8 @@ struct Inner {
     node: Arc<str>,
     /// Whether it is about a change that is no hold: nothing is given back then.
     is_of_change: bool,
+    /// What to do, where the cause tells it better than the kind.
+    advice: Option<&'static str>,
 }
 
 impl Error {
@@ -55,6 +71,7 @@ impl Error {
             key: String::new(),
             node: Arc::from(""),
             is_of_change: false,
+            advice: None,
         }))
     }
 
@@ -119,6 +136,7 @@ impl Error {
     pub(crate) fn from_client(error: resp::Error) -> Self {
         let mut this = Self::new(ErrorKind::of(&error), error.detail());
         this.0.node = Arc::from(error.node());
+        this.0.advice = kind::advice_on(&error);
         this
     }
 
@@ -171,6 +189,7 @@ impl Error {
             key: self.0.key.clone(),
             node: Arc::clone(&self.0.node),
             is_of_change: self.0.is_of_change,
+            advice: self.0.advice,
         }))
     }
 
@@ -181,11 +200,11 @@ impl Error {
         self
     }
 
-    /// The same about `key` at `node`, unless the client named the node already.
+    /// The same about `key` at `node`, unless the client named the node already or none was asked.
     #[must_use]
     pub(crate) fn about(mut self, key: &str, node: &Arc<str>) -> Self {
         key.clone_into(&mut self.0.key);
-        if self.0.node.is_empty() {
+        if self.0.node.is_empty() && self.0.kind.is_of_server() {
             self.0.node = Arc::clone(node);
         }
         self
@@ -197,7 +216,26 @@ impl Error {
         self.0.kind
     }
 
-    /// The key on the server, namespace included; empty if it concerns no key.
+    /// Whether the same call may succeed a little later, so that a loop with a pause is worth it.
+    ///
+    /// | kind | |
+    /// |---|---|
+    /// | `Unavailable`, `NotReplicated` | yes: nothing was done, or it was given back |
+    /// | `Unknown` | yes for locks: what was left is removed, and ends with its lease. No for counts of a latch and permits without owners, which may have been counted: look first |
+    /// | `Lost` | yes, for a lock anew: end first what was done under the one that was lost |
+    /// | all others | no: something has to be changed first |
+    ///
+    /// Somebody else holding the lock is no error and needs no such loop: `lock()` waits, `try_lock()` says `None`.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        match self.0.kind {
+            ErrorKind::Unavailable | ErrorKind::Lost => true,
+            ErrorKind::Unknown | ErrorKind::NotReplicated => !self.0.is_of_change,
+            _ => false,
+        }
+    }
+
+    /// The key on the server, namespace included, as it is; empty if it concerns no key.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.0.key
@@ -219,17 +257,19 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Escaping(f);
         match self.kind.sentence_of_change(&self.node) {
             Some(sentence) if self.is_of_change => f.write_str(&sentence)?,
             _ => f.write_str(&self.kind.sentence(&self.node))?,
         }
         if !self.key.is_empty() {
-            write!(f, " (key `{}`)", self.key)?;
+            write!(f, " (key `{}`)", Shortened(&self.key))?;
         }
         if !self.detail.is_empty() {
             write!(f, ": {}", self.detail)?;
         }
-        match self.kind.advice(self.is_of_change) {
+        let advice = self.kind.advice(self.is_of_change);
+        match self.advice.unwrap_or(advice) {
             "" => Ok(()),
             advice => write!(f, "; {advice}"),
         }

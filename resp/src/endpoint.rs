@@ -80,6 +80,8 @@ pub struct Endpoint {
     pub client_name: Option<String>,
     /// Whether to refuse a server that is not a master (by `ROLE`, at each connect).
     pub master_only: bool,
+    /// Whether to refuse a sentinel, which serves no keys.
+    pub keys_only: bool,
     /// Whether to ask for the server's uptime and run id (by `INFO server`, at each connect).
     pub ask_server: AskServer,
     /// After this long without a byte while a command waits, the observer gets
@@ -109,6 +111,7 @@ impl Endpoint {
             database: 0,
             client_name: None,
             master_only: false,
+            keys_only: false,
             ask_server: AskServer::Never,
             stall_after: None,
             connect_timeout: Duration::from_secs(5),

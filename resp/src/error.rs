@@ -1,9 +1,13 @@
 //! The errors of commands and connections.
 
-use std::fmt;
+#[doc(hidden)]
+pub mod shown;
+
+use std::fmt::{self, Write};
 use std::io;
 use std::sync::Arc;
 
+use self::shown::Escaping;
 use crate::protocol::classify::ServerError;
 use crate::protocol::decode::ProtocolError;
 use crate::protocol::greeting::ConnectionId;
@@ -128,13 +132,32 @@ impl Error {
             Some(cause) if cause.is::<Misconfigured>() => ErrorKind::Config,
             _ => ErrorKind::NotSent,
         };
-        Self::new(kind, node, format!("cannot connect: {error}"))
+        let reason = match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                ": no server listens there; check host and port, and that it is started".into()
+            }
+            io::ErrorKind::NotFound if node.starts_with('/') => {
+                ": there is no socket at that path".into()
+            }
+            io::ErrorKind::PermissionDenied if node.starts_with('/') => {
+                ": this user may not use the socket".into()
+            }
+            _ => String::new(),
+        };
+        Self::new(kind, node, format!("cannot connect: {error}{reason}"))
     }
 
     /// The same error, of a command that was sent over `connection`.
     #[must_use]
     pub(crate) fn over(mut self, connection: Option<Arc<ConnectionId>>) -> Self {
         self.0.connection = connection;
+        self
+    }
+
+    /// The same error, told in other words.
+    #[must_use]
+    pub(crate) fn told_as(mut self, detail: impl Into<String>) -> Self {
+        self.0.detail = detail.into();
         self
     }
 
@@ -227,10 +250,13 @@ impl fmt::Debug for Error {
     }
 }
 
-/// One line: the kind with the node, then what happened. The cause is part of it, so `source` does not repeat it.
+/// One line: the kind with the node, then what happened, with control characters escaped. The cause is part of it, so
+/// `source` does not repeat it.
 impl fmt::Display for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = |f: &mut fmt::Formatter<'_>, before: &str, preposition: &str, after: &str| {
+        let f = &mut Escaping(f);
+        type Writing<'a, 'b> = Escaping<'a, fmt::Formatter<'b>>;
+        let at = |f: &mut Writing<'_, '_>, before: &str, preposition: &str, after: &str| {
             if self.node.is_empty() {
                 write!(f, "{before}{after}")
             } else {

@@ -2,7 +2,8 @@
 
 use leasehold_resp as resp;
 use leasehold_resp::ServerErrorKind::{
-    Denied, MasterDown, NoAuth, NoPerm, NoReplicas, ReadOnly, WrongPass, WrongType,
+    CrossSlot, Denied, MasterDown, Moved, NoAuth, NoPerm, NoReplicas, ReadOnly, WrongPass,
+    WrongType,
 };
 
 /// The kinds of [`Error`](crate::Error).
@@ -162,6 +163,21 @@ impl ErrorKind {
         }
     }
 
+    /// Whether it comes from a server, or from the way to one.
+    pub(super) const fn is_of_server(self) -> bool {
+        !matches!(
+            self,
+            Self::BadName
+                | Self::BadLease
+                | Self::BadCount
+                | Self::Nested
+                | Self::Config
+                | Self::Thread
+                | Self::Closed
+                | Self::Forked
+        )
+    }
+
     /// The kind of the client's error about a request that changes something.
     pub(super) fn of(error: &resp::Error) -> Self {
         match error.kind() {
@@ -186,4 +202,19 @@ impl ErrorKind {
             _ => Self::Server,
         }
     }
+}
+
+/// What to do about `error`, where its kind does not tell it well enough.
+pub(super) fn advice_on(error: &resp::Error) -> Option<&'static str> {
+    let server = error.as_server()?;
+    let message = error.detail();
+    Some(match server.kind() {
+        NoAuth => "give user and password in the URL: redis://user:password@host",
+        WrongPass => "check user and password in the URL",
+        Denied if message.contains("protected mode") => {
+            "it accepts clients of its own machine only while it has no password: set one (`requirepass`, or a user with one)"
+        }
+        Moved { .. } | CrossSlot => "it belongs to a cluster: use redis-cluster://host,host",
+        _ => return None,
+    })
 }

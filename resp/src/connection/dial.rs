@@ -13,7 +13,11 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(200);
 
 /// Connects to the first address of `host` that answers. Without a deadline of its own.
 pub(crate) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses = alternating(lookup_host((host, port)).await?);
+    let resolved = lookup_host((host, port)).await.map_err(|error| {
+        let reason = format!("the host's name cannot be resolved, check it ({error})");
+        io::Error::new(error.kind(), reason)
+    })?;
+    let addresses = alternating(resolved);
     match addresses.as_slices() {
         ([only], []) => TcpStream::connect(only).await,
         _ => race(addresses).await,

@@ -83,7 +83,9 @@ pub(crate) async fn shake_hands(
     let mut info = None;
     for (step, reply) in steps.into_iter().zip(replies) {
         match step {
-            Step::Select => drop(reply?),
+            Step::Select => {
+                drop(reply.map_err(|error| explain_database(error, endpoint.database))?);
+            }
             Step::Role => check_master(&reply?, node)?,
             Step::Info => info = server_info(reply, endpoint.ask_server, node)?,
             // Servers before 7.2 do not know it, and an ACL may forbid it; neither matters.
@@ -163,26 +165,46 @@ async fn greet(exchange: &mut Exchange<'_>) -> Result<Greeting, Error> {
         hello = hello.arg("SETNAME").arg(name);
     }
     let reply = exchange.call(&[hello]).await?.remove(0);
-    let reply = reply.map_err(|error| explain_refusal(error, node))?;
-    Greeting::read(&reply).ok_or_else(|| {
+    let reply = reply.map_err(|error| explain_refusal(error, endpoint, node))?;
+    let greeting = Greeting::read(&reply).ok_or_else(|| {
         let detail = format!(
             "`HELLO 3` was answered with something else than a RESP3 greeting: {}",
             reply.kind()
         );
         Error::new(ErrorKind::Protocol, node, detail)
-    })
+    })?;
+    if endpoint.keys_only && greeting.is_sentinel {
+        let detail = "it is a sentinel, which has no keys: use redis-sentinel://host:port/service";
+        return Err(Error::new(ErrorKind::Config, node, detail));
+    }
+    Ok(greeting)
 }
 
 /// Says what a refused `HELLO` means for the user.
-fn explain_refusal(error: Error, node: &Arc<str>) -> Error {
+fn explain_refusal(error: Error, endpoint: &Endpoint, node: &Arc<str>) -> Error {
     let advice = match error.as_server().map(|server| server.kind()) {
         Some(ServerErrorKind::NoProto | ServerErrorKind::UnknownCommand) => {
             "the server does not speak RESP3: leasehold needs Redis 6.0 or later, or Valkey"
+        }
+        // The server's words are of protocols.
+        Some(ServerErrorKind::NoAuth) if endpoint.password.is_none() => {
+            return error.told_as("the server requires a password, and none was given (NOAUTH)");
         }
         _ => return error,
     };
     let detail = format!("{advice} ({})", error.detail());
     Error::new(ErrorKind::Protocol, node, detail)
+}
+
+fn explain_database(error: Error, database: u32) -> Error {
+    if error.as_server().is_none() {
+        return error;
+    }
+    let detail = format!(
+        "database {database} is not there, or not for this user ({})",
+        error.detail()
+    );
+    error.told_as(detail)
 }
 
 fn check_master(role: &Value, node: &Arc<str>) -> Result<(), Error> {
@@ -243,6 +265,7 @@ impl Exchange<'_> {
             .map_err(|error| self.broken(error))?;
         let mut replies = Vec::with_capacity(commands.len());
         while replies.len() < commands.len() {
+            let is_http = self.received.starts_with(b"HTTP/");
             match self.decoder.decode(&mut self.received) {
                 Ok(Some(Frame::Reply(Value::Error(line)))) => {
                     replies.push(Err(self.endpoint.server_error(self.node, &line)));
@@ -250,7 +273,13 @@ impl Exchange<'_> {
                 Ok(Some(Frame::Reply(value))) => replies.push(Ok(value)),
                 Ok(Some(Frame::Push(_))) => {}
                 Ok(None) => self.read_some().await.map_err(|error| self.broken(error))?,
-                Err(error) => return Err(Error::protocol(self.node, error)),
+                Err(error) => {
+                    let error = Error::protocol(self.node, error);
+                    return Err(match is_http {
+                        true => error.told_as("the peer speaks HTTP"),
+                        false => error,
+                    });
+                }
             }
         }
         Ok(replies)

@@ -70,18 +70,21 @@ impl Scheme {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let name = name.to_ascii_lowercase().replace('+', "-");
-        let (server, kind) = name.split_once('-').unwrap_or((&name, ""));
+        let (server, kind) = match name.split_once('-') {
+            Some((server, kind)) => (server, Some(kind)),
+            None => (&*name, None),
+        };
         let tls = match server {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            "unix" if kind.is_empty() => return Some(Self::of(Deployment::Socket, false)),
+            "unix" if kind.is_none() => return Some(Self::of(Deployment::Socket, false)),
             _ => return None,
         };
         match kind {
-            "" => Some(Self::of(Deployment::Server, tls)),
-            "cluster" => Some(Self::of(Deployment::Cluster, tls)),
-            "sentinel" => Some(Self::of(Deployment::Sentinel, tls)),
-            "unix" | "socket" if !tls => Some(Self::of(Deployment::Socket, tls)),
+            None => Some(Self::of(Deployment::Server, tls)),
+            Some("cluster") => Some(Self::of(Deployment::Cluster, tls)),
+            Some("sentinel") => Some(Self::of(Deployment::Sentinel, tls)),
+            Some("unix" | "socket") if !tls => Some(Self::of(Deployment::Socket, tls)),
             _ => None,
         }
     }

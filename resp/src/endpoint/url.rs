@@ -103,6 +103,12 @@ fn unix(path: &str) -> Result<Endpoint, Problem> {
 }
 
 fn host_and_port(place: &str) -> Result<(String, u16), Problem> {
+    if place.contains(',') {
+        return Err(Problem::Part(
+            "the host must be one name or address: several are for redis-cluster://host,host and \
+             redis-sentinel://host,host/service",
+        ));
+    }
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
         let (host, rest) = rest
             .split_once(']')
@@ -127,12 +133,6 @@ fn host_and_port(place: &str) -> Result<(String, u16), Problem> {
     }
     if host.is_empty() {
         return Err(Problem::Part("the host is missing"));
-    }
-    if host.contains(',') {
-        return Err(Problem::Part(
-            "the host must be one name or address: several are for redis-cluster://host,host and \
-             redis-sentinel://host,host/service",
-        ));
     }
     if host.contains(|c: char| {
         c.is_whitespace() || c.is_control() || matches!(c, '[' | ']' | '%' | '\\')

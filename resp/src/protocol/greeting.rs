@@ -22,6 +22,8 @@ pub struct ConnectionId {
 pub(crate) struct Greeting {
     /// Proxies may leave it out.
     pub(crate) client_id: Option<i64>,
+    /// Whether it is a sentinel, which serves no keys.
+    pub(crate) is_sentinel: bool,
 }
 
 impl Greeting {
@@ -31,14 +33,15 @@ impl Greeting {
         let Value::Map(fields) = reply else {
             return None;
         };
-        let int = |name: &[u8]| {
-            let mut named = fields
-                .iter()
-                .filter(|(field, _)| field.as_bytes() == Some(name));
-            named.find_map(|(_, value)| value.as_int())
+        let field = |name: &[u8]| {
+            let mut fields = fields.iter();
+            let named = fields.find(|(field, _)| field.as_bytes() == Some(name));
+            named.map(|(_, value)| value)
         };
+        let int = |name| field(name).and_then(Value::as_int);
         (int(b"proto") == Some(3)).then(|| Self {
             client_id: int(b"id"),
+            is_sentinel: field(b"mode").and_then(Value::as_str) == Some("sentinel"),
         })
     }
 }

@@ -29,6 +29,7 @@ mod fake;
 #[cfg(feature = "testing")]
 mod fake_same;
 mod family_names;
+mod first_day;
 mod fork;
 mod guard_life;
 mod guides;
