@@ -114,16 +114,50 @@ impl Client {
         monitor: Arc<Monitor>,
     ) -> Pin<Box<dyn Future<Output = Result<Self, Error>> + Send>> {
         Box::pin(async move {
-            let (discovery, template) = Discovery::new(target);
-            let router = Router::connect(template, discovery, monitor).await?;
-            if !router.is_dynamic() {
-                // A wrong password is an error here then, and not the reason for a wait later.
-                for node in router.map().nodes() {
-                    node.connection().open().await?;
-                }
-            }
-            Ok(Self(router))
+            let client = Self::lazy_monitored(target, monitor);
+            client.contact().await?;
+            Ok(client)
         })
+    }
+
+    /// A client that connects when it is first used. Does no I/O.
+    ///
+    /// Until [`contact`](Self::contact) has succeeded once, calls that do not wait are refused.
+    #[must_use]
+    pub fn lazy(target: impl Into<Target>) -> Self {
+        Self::lazy_monitored(target, Arc::default())
+    }
+
+    /// [`lazy`](Self::lazy), with its requests and changes told to `monitor`.
+    #[must_use]
+    pub fn lazy_monitored(target: impl Into<Target>, monitor: Arc<Monitor>) -> Self {
+        let (discovery, template) = Discovery::new(target.into());
+        Self(Router::new(template, discovery, monitor))
+    }
+
+    /// Connects, unless that was done: to the server, to a node of the cluster, or to the master that the sentinels name. A
+    /// server that refuses connections fails it at once; the next call tries again. Once it has succeeded, calls wait for a
+    /// server that went away.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: dropping the future closes what was opened.
+    pub async fn contact(&self) -> Result<(), Error> {
+        if self.is_contacted() {
+            return Ok(());
+        }
+        // Boxed, so that the future of a caller does not contain all of its state.
+        Box::pin(self.0.contact()).await
+    }
+
+    /// Whether [`contact`](Self::contact) has succeeded.
+    #[must_use]
+    pub fn is_contacted(&self) -> bool {
+        self.0.is_contacted()
     }
 
     /// Runs an idempotent script, and again on transient failures until `deadline`, following the slot wherever it
@@ -158,6 +192,7 @@ impl Client {
         deadline: Instant,
         unanswered: &mut Unanswered,
     ) -> Result<Evaluated, Error> {
+        self.contact().await?;
         let mut call = *call;
         let mut retry = RetryState::new(deadline, true);
         let mut route = Route::Map;
@@ -269,6 +304,7 @@ impl Client {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn call<E: Encode + ?Sized>(&self, key: &[u8], command: &E) -> Result<Value, Error> {
+        self.contact().await?;
         let deadline = Instant::now() + self.0.command_timeout();
         let mut retry = RetryState::new(deadline, false);
         let mut route = Route::Map;

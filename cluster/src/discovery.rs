@@ -29,8 +29,6 @@ pub(crate) enum Discovery {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) view: View,
-    /// How to get at the only node, if not by its address.
-    pub(crate) endpoint: Option<Endpoint>,
     /// Whether channels belong to slots.
     pub(crate) sharded: bool,
 }
@@ -74,28 +72,22 @@ impl Discovery {
         !matches!(self, Self::Single(_))
     }
 
-    /// The first map.
-    pub(crate) async fn first(&self, template: &Endpoint) -> Result<Found, Error> {
+    /// The only server, with its map, where it is known without a question.
+    pub(crate) fn known(&self) -> Option<(&Endpoint, View)> {
         match self {
-            Self::Single(endpoint) => Ok(Found {
-                view: view_of_server(endpoint),
-                endpoint: Some(endpoint.clone()),
-                sharded: false,
-            }),
-            Self::Cluster(cluster) => {
-                let (view, sharded) = cluster.first().await?;
-                Ok(Found {
-                    view,
-                    endpoint: None,
-                    sharded,
-                })
-            }
-            Self::Sentinel(sentinels) => Ok(Found {
-                view: sentinels.first(template).await?,
-                endpoint: None,
-                sharded: false,
-            }),
+            Self::Single(endpoint) => Some((endpoint, view_of_server(endpoint))),
+            Self::Cluster(_) | Self::Sentinel(_) => None,
         }
+    }
+
+    /// The first map, where it has to be asked for.
+    pub(crate) async fn first(&self, template: &Endpoint) -> Result<Option<Found>, Error> {
+        let (view, sharded) = match self {
+            Self::Single(_) => return Ok(None),
+            Self::Cluster(cluster) => cluster.first().await?,
+            Self::Sentinel(sentinels) => (sentinels.first(template).await?, false),
+        };
+        Ok(Some(Found { view, sharded }))
     }
 
     /// A view that may be newer than the `present` one, if there is any.

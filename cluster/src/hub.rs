@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ const SLICE: usize = 128;
 /// The subscriptions of one client.
 pub(crate) struct Hub {
     /// Whether channels belong to slots.
-    sharded: bool,
+    /// Whether channels belong to slots.
+    sharded: AtomicBool,
     routing: Routing,
     state: Mutex<State>,
     /// The task that makes the next attempt after [`RETRY_PAUSE`].
@@ -123,9 +125,9 @@ enum Walk {
 }
 
 impl Hub {
-    pub(crate) fn new(sharded: bool, routing: Routing) -> Arc<Self> {
+    pub(crate) fn new(routing: Routing) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
-            sharded,
+            sharded: AtomicBool::new(false),
             routing,
             state: Mutex::default(),
             retry: OnlyOne::default(),
@@ -134,8 +136,13 @@ impl Hub {
     }
 
     /// Whether channels belong to slots, so that messages must be published with `SPUBLISH`.
-    pub(crate) const fn is_sharded(&self) -> bool {
-        self.sharded
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.sharded.load(Ordering::Acquire)
+    }
+
+    /// Whether channels belong to slots, known before the first of them is subscribed to.
+    pub(crate) fn set_sharded(&self, sharded: bool) {
+        self.sharded.store(sharded, Ordering::Release);
     }
 
     /// The connection over which channel `name` was subscribed to, confirmed or not: what is sent over it from now on, the
@@ -326,7 +333,7 @@ impl Hub {
         channel: &mut Channel,
         window: &mut Window,
     ) -> bool {
-        let kind = if self.sharded {
+        let kind = if self.is_sharded() {
             Confirmation::Ssubscribe
         } else {
             Confirmation::Subscribe
@@ -419,7 +426,7 @@ impl Hub {
         if session != node.session() || channel.progress == Progress::Queued {
             return;
         }
-        let kind = if self.sharded {
+        let kind = if self.is_sharded() {
             Confirmation::Sunsubscribe
         } else {
             Confirmation::Unsubscribe
@@ -470,7 +477,7 @@ impl Hub {
 impl fmt::Debug for Hub {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hub")
-            .field("sharded", &self.sharded)
+            .field("sharded", &self.is_sharded())
             .field("channels", &self.lock().channels.len())
             .finish_non_exhaustive()
     }

@@ -11,6 +11,7 @@ mod background;
 mod client;
 #[doc(hidden)]
 pub mod cluster_replicas;
+mod contact;
 mod data_guard;
 mod discovery;
 mod ending;
@@ -25,6 +26,7 @@ mod master_link;
 mod monitor;
 mod node;
 mod pacing;
+mod ping;
 mod probes;
 mod race;
 mod random;

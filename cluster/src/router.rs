@@ -16,6 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::background::{Begun, OnlyOne, spawn};
+use crate::contact::FirstContact;
 use crate::discovery::{Discovery, Found};
 use crate::hub::{Hub, Routing};
 use crate::listing::Memory;
@@ -49,6 +50,7 @@ const STEADY_AFTER: Duration = Duration::from_secs(5);
 pub(crate) struct Router {
     nodes: Nodes,
     discovery: Discovery,
+    contact: FirstContact,
     pub(crate) hub: Arc<Hub>,
     pub(crate) monitor: Arc<Monitor>,
     /// Facts about masters and replicas, kept for locks that replicas confirm.
@@ -79,17 +81,17 @@ struct Looks {
 }
 
 impl Router {
-    /// Learns the first map.
-    pub(crate) async fn connect(
+    /// Does no I/O: see [`contact`](Self::contact).
+    pub(crate) fn new(
         template: Endpoint,
         discovery: Discovery,
         monitor: Arc<Monitor>,
-    ) -> Result<Arc<Self>, Error> {
-        let found = discovery.first(&template).await?;
+    ) -> Arc<Self> {
         let router = Arc::new_cyclic(|itself| Self {
-            nodes: Nodes::new(template, found.view.clone(), observer(itself)),
+            nodes: Nodes::new(template, View::none(), observer(itself)),
             discovery,
-            hub: Hub::new(found.sharded, routing(itself)),
+            contact: FirstContact::default(),
+            hub: Hub::new(routing(itself)),
             monitor,
             memory: Memory::default(),
             changed: Notify::new(),
@@ -105,14 +107,53 @@ impl Router {
             sweep: OnlyOne::default(),
             itself: itself.clone(),
         });
-        let Found { view, endpoint, .. } = found;
-        router.swap(endpoint.as_ref(), |_| Some(view));
-        router.discovery.watch(&on_switch(&router.itself));
-        if router.discovery.is_dynamic() {
-            let refreshing = refresh_periodically(router.itself.clone());
-            spawn(&Handle::current(), refreshing);
+        if let Some((endpoint, view)) = router.discovery.known() {
+            router.swap(Some(endpoint), |_| Some(view));
         }
-        Ok(router)
+        router
+    }
+
+    pub(crate) fn is_contacted(&self) -> bool {
+        self.contact.is_made()
+    }
+
+    /// Sees to it that there was a first contact: the server was reached, or the first map learned.
+    pub(crate) async fn contact(&self) -> Result<(), Error> {
+        if self.contact.is_made() {
+            return Ok(());
+        }
+        if self.is_closed() {
+            return Err(self.unserved(b""));
+        }
+        let timeout = self.nodes.template.connect_timeout;
+        let late = || {
+            let detail = format!("no connection within {timeout:?}");
+            Error::not_sent(&Arc::from(""), detail)
+        };
+        // Several servers may be tried one after the other.
+        let patience = timeout * 2;
+        self.contact
+            .make(patience, late, || self.make_contact())
+            .await
+    }
+
+    async fn make_contact(&self) -> Result<(), Error> {
+        let Some(Found { view, sharded }) = self.discovery.first(&self.nodes.template).await?
+        else {
+            // A wrong password is an error here then, and not the reason for a wait later.
+            for node in self.map().nodes() {
+                node.connection().open().await?;
+            }
+            return Ok(());
+        };
+        self.hub.set_sharded(sharded);
+        self.swap(None, |_| Some(view));
+        self.discovery.watch(&on_switch(&self.itself));
+        spawn(
+            &Handle::current(),
+            refresh_periodically(self.itself.clone()),
+        );
+        Ok(())
     }
 
     /// The present map.

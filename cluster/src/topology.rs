@@ -113,6 +113,16 @@ impl View {
         }
     }
 
+    /// No shard at all: nothing is known yet.
+    #[must_use]
+    pub(crate) fn none() -> Self {
+        Self {
+            shards: Vec::new(),
+            slots: vec![UNSERVED; SLOTS as usize],
+            aliases: HashMap::new(),
+        }
+    }
+
     /// One shard that serves everything: a server that is not a cluster.
     #[must_use]
     pub fn single(shard: Shard) -> Self {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Target};
 #[cfg(feature = "tls")]
@@ -130,6 +130,30 @@ impl Locks {
     /// Cancel safe: dropping the future closes the connection.
     pub async fn connect(url: impl Into<String>) -> Result<Self, Error> {
         Self::builder(url).connect().await
+    }
+
+    /// Locks at `url` that connect when they are first used. Does no I/O, and needs no runtime.
+    ///
+    /// The first use fails like [`connect`](Self::connect) where that would: at once if nothing listens there. Later ones try
+    /// again until one has connected; from then on these are the same as locks that were connected, and sit out a restart.
+    /// [`warnings`](Self::warnings) has none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a URL that cannot be used.
+    ///
+    /// ```
+    /// use leasehold::{ErrorKind, Locks};
+    ///
+    /// let locks = Locks::connect_lazy("redis://127.0.0.1:6379")?;
+    /// let orders = locks.mutex("orders"); // nothing was sent yet
+    ///
+    /// let typo = Locks::connect_lazy("reids://127.0.0.1:6379").unwrap_err();
+    /// assert_eq!(typo.kind(), ErrorKind::Config);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_lazy(url: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(url).connect_lazy()
     }
 
     /// Settings for what `url` points at:
@@ -308,6 +332,32 @@ impl Locks {
     #[must_use]
     pub fn client_id(&self) -> &str {
         self.context.id()
+    }
+
+    /// Asks every master for a sign of life: for a health check. Returns the longest round trip; a call made at the same time
+    /// takes about as long.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if one of them does not answer within the command timeout, which is named then;
+    /// [`ErrorKind::Denied`] for a user without `+ping`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is changed.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
+    /// let round_trip = locks.ping().await?;
+    /// println!("all masters answered within {round_trip:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ping(&self) -> Result<Duration, Error> {
+        self.context.check()?;
+        let deadline = Instant::now() + self.context.config.command_timeout;
+        let answered = self.context.client.ping(deadline).await;
+        answered.map_err(Error::from_read)
     }
 
     /// The process that a client id belongs to: that of a [`Holder`](crate::Holder), a [`Waiter`](crate::Waiter), or other
@@ -664,11 +714,7 @@ impl LocksBuilder {
     ///
     /// Cancel safe: dropping the future closes the connection.
     pub async fn connect(self) -> Result<Locks, Error> {
-        let observers = Observers::new(&self.observers);
-        let mut settings = self.settled()?;
-        let endpoints = settings.target.endpoints_mut();
-        let database = endpoints.first().map_or(0, |endpoint| endpoint.database);
-        let telemetry = Telemetry::new(observers, database, settings.clock.clone());
+        let (settings, telemetry) = self.prepared()?;
         let client = Client::connect_monitored(settings.target.clone(), telemetry.monitor())
             .await
             .map_err(Error::from_read)?;
@@ -676,6 +722,34 @@ impl LocksBuilder {
         let confirmed = config.replicas.quorum().map(|_| config.lease);
         let warnings = warning::of_servers(&client, confirmed).await;
         Ok(Locks::over(client, settings, telemetry, warnings))
+    }
+
+    /// Locks that connect when they are first used; see [`Locks::connect_lazy`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`], [`ErrorKind::BadName`] or [`ErrorKind::BadLease`] for settings that cannot be used.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let locks = leasehold::Locks::builder("redis://127.0.0.1:6379")
+    ///     .lease(Duration::from_secs(10))
+    ///     .connect_lazy()?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn connect_lazy(self) -> Result<Locks, Error> {
+        let (settings, telemetry) = self.prepared()?;
+        let client = Client::lazy_monitored(settings.target.clone(), telemetry.monitor());
+        Ok(Locks::over(client, settings, telemetry, Vec::new()))
+    }
+
+    fn prepared(self) -> Result<(Settings, Arc<Telemetry>), Error> {
+        let observers = Observers::new(&self.observers);
+        let mut settings = self.settled()?;
+        let endpoints = settings.target.endpoints_mut();
+        let database = endpoints.first().map_or(0, |endpoint| endpoint.database);
+        let telemetry = Telemetry::new(observers, database, settings.clock.clone());
+        Ok((settings, telemetry))
     }
 
     /// The settings, if all of them can be used.

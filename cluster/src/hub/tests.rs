@@ -25,7 +25,9 @@ fn hub() -> (Arc<Hub>, Arc<Node>, Arc<AtomicUsize>) {
         refresh: Box::new(|| {}),
         search: Box::new(|_| {}),
     };
-    (Hub::new(true, routing), node, lookups)
+    let hub = Hub::new(routing);
+    hub.set_sharded(true);
+    (hub, node, lookups)
 }
 
 fn names() -> impl Iterator<Item = Bytes> {

@@ -63,6 +63,9 @@ async fn take(
 ) -> Result<Option<Taken>, Error> {
     let Request { context, terms, .. } = request;
     check(request)?;
+    if !context.client.is_contacted() {
+        context.contact().await?;
+    }
     let held = request
         .owner
         .as_ref()

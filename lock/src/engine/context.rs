@@ -212,6 +212,21 @@ impl Context {
         self.registry.telemetry.caller(name, primitive, server)
     }
 
+    /// Whether `name` can be used now; connects if that was left to the first use.
+    pub(crate) async fn ready(&self, name: &Name) -> Result<(), Error> {
+        self.check_name(name)?;
+        if self.client.is_contacted() {
+            return Ok(());
+        }
+        let connected = self.contact().await;
+        connected.map_err(|error| self.about(name, error))
+    }
+
+    /// Connects if that was left to the first use.
+    pub(crate) async fn contact(&self) -> Result<(), Error> {
+        self.client.contact().await.map_err(Error::from_read)
+    }
+
     /// `error` with the key it is about, and its node unless the client named one.
     pub(crate) fn about(&self, name: &Name, error: Error) -> Error {
         if error.kind() == ErrorKind::Forked {

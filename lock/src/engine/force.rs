@@ -18,7 +18,7 @@ pub(crate) async fn force(
     script: for<'a> fn(&End<'a>) -> Call<'a>,
     single_key: for<'a> fn(&End<'a>) -> Call<'a>,
 ) -> Result<bool, Error> {
-    context.check_name(name)?;
+    context.ready(name).await?;
     let registry = &context.registry;
     let about = |error| context.about(name, error);
     let id = context.hold(0);

@@ -74,6 +74,7 @@ fn each<'a>(callers: Vec<Caller<'a>>, tell: impl Fn(Caller<'a>)) {
 
 async fn take_all(request: &MultiRequest) -> Result<Option<Arc<Group>>, Error> {
     check(request)?;
+    request.context.contact().await?;
     let until = match request.wait {
         Wait::For(time) => request.context.clock().now().checked_add(time),
         Wait::None | Wait::Endless => None,

@@ -214,7 +214,7 @@ impl Barrier {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let call = inspect(&self.name);
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;
@@ -239,7 +239,7 @@ impl Barrier {
     }
 
     async fn pass(&self, until: Option<Instant>) -> Result<Option<Passed>, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         if self.parties == 0 {
             return Err(Error::new(
                 ErrorKind::BadCount,

@@ -190,7 +190,7 @@ impl CountingSemaphore {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn release(&self, permits: u32) -> Result<(), Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         if let Some(bad) = bad_capacity(permits) {
             return Err(self.error(Error::bad_permits(bad)));
         }
@@ -216,7 +216,7 @@ impl CountingSemaphore {
     ///
     /// Cancel safe: it only reads.
     pub async fn available(&self) -> Result<u32, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let call = available(&self.name, self.permits.load(Ordering::Acquire));
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;
@@ -270,7 +270,7 @@ impl CountingSemaphore {
     }
 
     async fn set(&self, permits: u32, only_unused: bool) -> Result<bool, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         if let Some(bad) = bad_capacity(permits) {
             return Err(self.error(Error::bad_permits(bad)));
         }

@@ -91,7 +91,7 @@ impl DetachedHold {
     ///
     /// Cancel safe: it only reads.
     pub async fn remaining(&self) -> Result<Option<Duration>, Error> {
-        self.check()?;
+        self.check().await?;
         let call = inspect(&self.name);
         let call = call.slices();
         let reply = operation::ask(&self.context, &self.name, &call.call()).await?;
@@ -120,7 +120,7 @@ impl DetachedHold {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn extend(&self, lease: Duration) -> Result<bool, Error> {
-        let id = self.check()?;
+        let id = self.check().await?;
         if !is_good_lease(lease) {
             return Err(self.error(Error::bad_lease("the lease")));
         }
@@ -166,7 +166,7 @@ impl DetachedHold {
     ///
     /// Dropping the future does not take back what was sent.
     pub async fn release(&self) -> Result<Release, Error> {
-        let id = self.check()?;
+        let id = self.check().await?;
         let Self { context, name, .. } = self;
         let lease = context.config.lease;
         let end = release::end(&context.registry, &context.client, (name, &id, lease));
@@ -193,8 +193,8 @@ impl DetachedHold {
     }
 
     /// The id, if it and the name can be used now.
-    fn check(&self) -> Result<HoldId, Error> {
-        self.context.check_name(&self.name)?;
+    async fn check(&self) -> Result<HoldId, Error> {
+        self.context.ready(&self.name).await?;
         HoldId::parse(&self.id).ok_or_else(|| {
             self.error(Error::new(
                 ErrorKind::Config,

@@ -257,7 +257,7 @@ impl Latch {
     ///
     /// Cancel safe: it only reads.
     pub async fn count(&self) -> Result<u64, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let view = look(&self.context, &self.name).await?;
         if view.lost {
             return Err(self.error(lost()));
@@ -288,7 +288,7 @@ impl Latch {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<LatchInspection, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let call = latch::inspect(&self.name);
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;
@@ -366,7 +366,7 @@ impl Latch {
     }
 
     async fn set(&self, count: u64, reset: bool) -> Result<bool, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         if count == 0 || count > MAX_COUNT {
             let error = Error::new(
                 ErrorKind::BadCount,
@@ -385,7 +385,7 @@ impl Latch {
     }
 
     async fn count_once(&self, participant: Option<&str>) -> Result<u64, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let id = self.context.next_hold(None);
         let change = self.change(&id);
         let call = latch::count_down(&change, participant);
@@ -411,7 +411,7 @@ impl Latch {
     }
 
     async fn opened(&self, until: Option<Instant>) -> Result<bool, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let (context, name) = (&self.context, &self.name);
         let hears = hears(context, name);
         let about = |error| context.about(name, error);

@@ -246,7 +246,7 @@ impl Mutex {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let interop = self.context.config.interop;
         let all = (self.kind.inspect)(&self.name, interop);
         let holder = inspect(&self.name);
@@ -326,7 +326,7 @@ impl Mutex {
     }
 
     async fn inspect_holder(&self) -> Result<Option<Inspected>, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let call = inspect(&self.name);
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;

@@ -136,7 +136,7 @@ impl PlainMutex {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let (all, holder) = (inspect(&self.name), inspect_single_key(&self.name));
         let (all, holder) = (all.slices(), holder.slices());
         let holder = holder.call();

@@ -282,7 +282,7 @@ impl RwLock {
     ///
     /// Cancel safe: it only reads.
     pub async fn remaining(&self) -> Result<Option<Duration>, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let call = remaining(&self.name);
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;
@@ -315,7 +315,7 @@ impl RwLock {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let (all, holders) = (inspect(&self.name), inspect_single_key(&self.name));
         let (all, holders) = (all.slices(), holders.slices());
         let holders = holders.call();

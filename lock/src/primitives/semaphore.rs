@@ -304,7 +304,7 @@ impl Semaphore {
     ///
     /// Dropping the future does not take back what was sent. It may be repeated.
     pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         if let Some(bad) = bad_capacity(permits) {
             return Err(self.error(Error::bad_permits(bad)));
         }
@@ -361,7 +361,7 @@ impl Semaphore {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let (all, holders) = (inspect(&self.name, true), inspect(&self.name, false));
         let (all, holders) = (all.slices(), holders.slices());
         let holders = holders.call();
@@ -372,7 +372,7 @@ impl Semaphore {
     }
 
     async fn count(&self) -> Result<Counted, Error> {
-        self.context.check_name(&self.name)?;
+        self.context.ready(&self.name).await?;
         let call = available(&self.name, self.capacity.load(Ordering::Acquire));
         let call = call.slices();
         let reply = ask(&self.context, &self.name, &call.call()).await?;

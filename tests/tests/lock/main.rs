@@ -45,6 +45,7 @@ mod latch_cluster;
 mod latch_faults;
 mod latch_model;
 mod late_requests;
+mod lazy_connect;
 mod many_waiters;
 mod multi;
 mod multi_cluster;
