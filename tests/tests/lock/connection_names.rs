@@ -15,7 +15,8 @@ async fn names(raw: &mut Raw) -> BTreeSet<String> {
     lines
         .filter(|line| !line.contains("cmd=client") && !line.contains("flags=S"))
         .filter_map(|line| line.split(' ').find_map(|part| part.strip_prefix("name=")))
-        .filter(|name| !name.starts_with("sentinel-"))
+        // One that has no name yet is about to shake hands.
+        .filter(|name| !name.is_empty() && !name.starts_with("sentinel-"))
         .map(str::to_owned)
         .collect()
 }
