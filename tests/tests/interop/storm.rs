@@ -106,7 +106,7 @@ async fn a_process_that_does_not_keep_to_the_locks_is_caught() {
     assert!(theirs.is_empty(), "{theirs:?}");
     for key in ["interop:mutex", "interop:fenced", "interop:rw"] {
         let of_it = |violation: &&Violation| violation.message.contains(key);
-        assert!(others.iter().any(|other| of_it(other)), "{key}: {others:?}");
+        assert!(others.iter().any(of_it), "{key}: {others:?}");
     }
 }
 
