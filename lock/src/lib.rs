@@ -71,6 +71,7 @@
 //! | see who holds a lock and who waits, or break it | [`Mutex::inspect`], [`Locks::process_of`], [`Mutex::force_unlock`] |
 //! | end the program without keeping others waiting | [`Locks::shutdown`] |
 //! | set up servers, timeouts, rights, alerts | [`guides::operating`] |
+//! | count, trace or log what locks do | [`Locks::stats`], [`observer`], [`guides::observing`] |
 //! | come from redsync, redis-py or `flock` | [`guides::from_others`] |
 //!
 //! # Mistakes
