@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 use std::future::IntoFuture;
 
 use leasehold::{Error, Guard, Interop, Locks, Release};
-use leasehold_testkit::{Raw, RawValue, Server};
+use leasehold_testkit::{Raw, RawValue};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+use crate::place::Place;
 use crate::support::{ms, within};
 
 const CLIENTS: usize = 3;
@@ -200,20 +201,20 @@ impl Model<'_> {
     }
 }
 
-fn random_operations_are_those_of_a_queue(interop: Interop) {
+fn random_operations_are_those_of_a_queue(place: impl Future<Output = Place>, interop: Interop) {
     let runtime = Runtime::new().unwrap();
-    let (server, clients, mut raw) = runtime.block_on(async {
-        let server = Server::start().await;
+    let (place, clients, mut raw) = runtime.block_on(async {
+        let place = place.await;
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
-            let locks = Locks::builder(server.url()).interop(interop);
+            let locks = Locks::builder(place.url()).interop(interop);
             clients.push(locks.connect().await.unwrap());
         }
-        let raw = server.raw().await;
-        (server, clients, raw)
+        let raw = place.raw().await;
+        (place, clients, raw)
     });
     let mut runner = TestRunner::new(Config {
-        cases: SEQUENCES / 2,
+        cases: place.sequences(SEQUENCES / 2),
         failure_persistence: None,
         max_shrink_iters: 200,
         ..Config::default()
@@ -241,7 +242,7 @@ fn random_operations_are_those_of_a_queue(interop: Interop) {
         });
         Ok(())
     });
-    drop(server);
+    drop(place);
     if let Err(error) = result {
         panic!("{error}");
     }
@@ -249,10 +250,16 @@ fn random_operations_are_those_of_a_queue(interop: Interop) {
 
 #[test]
 fn random_operations_are_those_of_a_queue_in_memory() {
-    random_operations_are_those_of_a_queue(Interop::Off);
+    random_operations_are_those_of_a_queue(Place::server(), Interop::Off);
 }
 
 #[test]
 fn random_operations_are_those_of_a_queue_in_memory_with_redisson_in_the_fleet() {
-    random_operations_are_those_of_a_queue(Interop::Redisson);
+    random_operations_are_those_of_a_queue(Place::server(), Interop::Redisson);
+}
+
+#[cfg(feature = "testing")]
+#[test]
+fn random_operations_at_the_fake_are_those_of_a_queue_in_memory_too() {
+    random_operations_are_those_of_a_queue(Place::fake(), Interop::Redisson);
 }

@@ -332,7 +332,7 @@ fn command(chance: &mut Chance) -> Vec<String> {
             words.push("0".to_owned());
             "HSCAN"
         }
-        16 => "HLEN",
+        16 => *chance.pick(&["HLEN", "HKEYS"]),
         17 => {
             words.extend([pick(chance), number(chance)]);
             "HINCRBY"

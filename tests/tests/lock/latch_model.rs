@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use leasehold::{ErrorKind, Interop, Latch, Locks};
-use leasehold_testkit::{Raw, Server};
+use leasehold_testkit::Raw;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::place::Place;
 use crate::support::ms;
 
 #[derive(Clone, Copy, Debug)]
@@ -130,9 +131,9 @@ struct Real {
 }
 
 impl Real {
-    async fn start(server: &Server) -> Self {
+    async fn start(place: &Place) -> Self {
         let connect = async |interop| {
-            let builder = Locks::builder(server.url()).interop(interop);
+            let builder = Locks::builder(place.url()).interop(interop);
             builder.connect().await.unwrap()
         };
         let mut clients = Vec::new();
@@ -142,7 +143,7 @@ impl Real {
         let clients = clients.try_into().map_err(|_| "two").unwrap();
         Self {
             clients,
-            raw: server.raw().await,
+            raw: place.raw().await,
             next: 0,
         }
     }
@@ -182,14 +183,18 @@ impl Real {
 
 #[test]
 fn random_sequences_of_operations_do_what_a_latch_in_memory_does() {
+    random_sequences(Place::server());
+}
+
+fn random_sequences(place: impl Future<Output = Place>) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (server, mut real) = runtime.block_on(async {
-        let server = Server::start().await;
-        let real = Real::start(&server).await;
-        (server, real)
+    let (place, mut real) = runtime.block_on(async {
+        let place = place.await;
+        let real = Real::start(&place).await;
+        (place, real)
     });
     let mut runner = TestRunner::new(Config {
-        cases: 1_000,
+        cases: place.sequences(1_000),
         failure_persistence: None,
         ..Config::default()
     });
@@ -217,5 +222,11 @@ fn random_sequences_of_operations_do_what_a_latch_in_memory_does() {
             })
         })
         .unwrap();
-    runtime.block_on(async { drop(server) });
+    runtime.block_on(async { drop(place) });
+}
+
+#[cfg(feature = "testing")]
+#[test]
+fn random_operations_at_the_fake_are_those_of_a_latch_in_memory_too() {
+    random_sequences(Place::fake());
 }

@@ -62,6 +62,7 @@ mod owner_hand_over;
 mod owner_nesting;
 mod pains_single;
 mod partition;
+mod place;
 mod plain_mutex;
 mod plain_mutex_others;
 mod polling;

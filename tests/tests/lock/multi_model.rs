@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::future::IntoFuture;
 
 use leasehold::{Error, Guard, Interop, Locks, MultiGuard, Release};
-use leasehold_testkit::{Cluster, Raw, RawValue, Server};
+use leasehold_testkit::{Cluster, Raw, RawValue};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+use crate::place::Place;
 use crate::support::{ms, within};
 
 const CLIENTS: usize = 3;
@@ -347,29 +348,30 @@ fn random_operations(runtime: &Runtime, clients: &[Locks], eyes: Eyes, sequences
     }
 }
 
-fn at_one_server(interop: Interop) {
+fn at_one_server(place: impl Future<Output = Place>, interop: Interop) {
     let runtime = Runtime::new().unwrap();
-    let (_server, clients, eyes) = runtime.block_on(async {
-        let server = Server::start().await;
+    let (place, clients, eyes) = runtime.block_on(async {
+        let place = place.await;
         let mut raw = Vec::new();
         for _ in 0..NAMES {
-            raw.push(server.raw().await);
+            raw.push(place.raw().await);
         }
         let tags = vec!["t".into(); NAMES];
-        let clients = clients(server.url(), interop).await;
-        (server, clients, Eyes { raw, tags })
+        let clients = clients(place.url(), interop).await;
+        (place, clients, Eyes { raw, tags })
     });
-    random_operations(&runtime, &clients, eyes, SEQUENCES / 2);
+    let sequences = place.sequences(SEQUENCES / 2);
+    random_operations(&runtime, &clients, eyes, sequences);
 }
 
 #[test]
 fn random_operations_are_those_of_a_reference_in_memory() {
-    at_one_server(Interop::Off);
+    at_one_server(Place::server(), Interop::Off);
 }
 
 #[test]
 fn random_operations_are_those_of_a_reference_in_memory_with_redisson_in_the_fleet() {
-    at_one_server(Interop::Redisson);
+    at_one_server(Place::server(), Interop::Redisson);
 }
 
 #[test]
@@ -386,4 +388,10 @@ fn random_operations_are_those_of_a_reference_in_memory_for_locks_of_several_slo
         (cluster, clients, Eyes { raw, tags })
     });
     random_operations(&runtime, &clients, eyes, IN_A_CLUSTER);
+}
+
+#[cfg(feature = "testing")]
+#[test]
+fn random_operations_at_the_fake_are_those_of_a_reference_in_memory_too() {
+    at_one_server(Place::fake(), Interop::Off);
 }

@@ -6,13 +6,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 
 use leasehold::{Error, Locks, ReadGuard, Release, RwLock, WriteGuard};
-use leasehold_testkit::{Raw, RawValue, Server};
+use leasehold_testkit::{Raw, RawValue};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+use crate::place::Place;
 use crate::support::within;
 
 const CLIENTS: usize = 4;
@@ -342,18 +343,22 @@ impl Model<'_> {
 
 #[test]
 fn random_operations_are_those_of_a_reference_in_memory() {
+    random_operations_are_those_of_a_reference(Place::server());
+}
+
+fn random_operations_are_those_of_a_reference(place: impl Future<Output = Place>) {
     let runtime = Runtime::new().unwrap();
-    let (server, clients, raw) = runtime.block_on(async {
-        let server = Server::start().await;
+    let (place, clients, raw) = runtime.block_on(async {
+        let place = place.await;
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
-            clients.push(Locks::connect(server.url()).await.unwrap());
+            clients.push(Locks::connect(place.url()).await.unwrap());
         }
-        let raw = server.raw().await;
-        (server, clients, raw)
+        let raw = place.raw().await;
+        (place, clients, raw)
     });
     let mut runner = TestRunner::new(Config {
-        cases: SEQUENCES,
+        cases: place.sequences(SEQUENCES),
         failure_persistence: None,
         max_shrink_iters: 200,
         ..Config::default()
@@ -380,8 +385,14 @@ fn random_operations_are_those_of_a_reference_in_memory() {
         });
         Ok(())
     });
-    drop(server);
+    drop(place);
     if let Err(error) = result {
         panic!("{error}");
     }
+}
+
+#[cfg(feature = "testing")]
+#[test]
+fn random_operations_at_the_fake_are_those_of_a_reference_in_memory_too() {
+    random_operations_are_those_of_a_reference(Place::fake());
 }

@@ -24,6 +24,10 @@ pub(super) fn hash(keys: &mut Keyspace, name: &[u8], args: &[Vec<u8>]) -> Option
             Ok(Reply::Int(len as i64))
         }),
         b"HDEL" => hdel(keys, args),
+        b"HKEYS" => one(args).and_then(|key| {
+            let names = fields(keys, key)?.into_iter().step_by(2);
+            Ok(Reply::Array(names.collect()))
+        }),
         b"HGETALL" => one(args).and_then(|key| Ok(Reply::Map(fields(keys, key)?))),
         b"HSCAN" => hscan(keys, args),
         b"HINCRBY" => hincrby(keys, args),
