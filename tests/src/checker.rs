@@ -121,6 +121,32 @@ pub struct Lines {
 }
 
 /// Checks a merged history against every invariant.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold_testkit::checker::{Limits, check};
+/// use leasehold_testkit::history::{self, Mode, Recorder, What};
+/// use leasehold_testkit::Scratch;
+///
+/// let scratch = Scratch::new();
+/// let limits = Limits {
+///     lease: Duration::from_secs(10),
+///     loss_notice: Duration::from_secs(1),
+///     handoff: Duration::from_secs(1),
+///     overrun: Duration::from_secs(1),
+///     cleanup: Duration::from_secs(1),
+/// };
+/// // Two owners claim the same lock at the same time.
+/// for (client, token) in [("here", 1), ("there", 2)] {
+///     let recorder = Recorder::open(scratch.path(), client);
+///     let call = recorder.number();
+///     recorder.invokes(call, "order:42", Mode::Exclusive, true, None);
+///     let hold = format!("{client}:1");
+///     recorder.record(What::Ok { call, hold, token, valid_until: history::now() + 10_000_000 });
+/// }
+/// let report = check(&history::read(scratch.path()), &limits);
+/// assert!(report.broken().contains("I1"), "{report}");
+/// ```
 #[must_use]
 pub fn check(events: &[Event], limits: &Limits) -> Report {
     let facts = Facts::new(events, *limits);

@@ -33,6 +33,19 @@ use crate::server::Server;
 use crate::wait::{PROBE, until};
 
 /// A running cluster; all of it stops when dropped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use leasehold_testkit::{Cluster, Failover};
+///
+/// let cluster = Cluster::start().await;
+/// let master = cluster.master_of("key").await.unwrap();
+/// let replica = cluster.replicas_of(master).await[0];
+/// cluster.failover(replica, Failover::Force).await;
+/// assert!(cluster.is_master(replica).await);
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,

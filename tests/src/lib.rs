@@ -71,3 +71,8 @@ pub use sentinels::Sentinels;
 pub use server::{Server, ServerBuilder};
 pub use statistics::{calls, commands};
 pub use wait::{ms, until, until_for};
+
+/// The README's example, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -27,6 +27,22 @@ use crate::ports::Port;
 use fault::Plan;
 
 /// A running proxy; it stops, and closes every connection, when dropped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use leasehold_testkit::proxy::{Cut, Fault, Proxy};
+/// use leasehold_testkit::{Raw, Server};
+///
+/// let server = Server::start().await;
+/// let proxy = Proxy::start(server.addr());
+/// let mut client = Raw::connect(proxy.addr()).await.unwrap();
+/// // The next command is executed, and its reply is lost.
+/// proxy.to_client(Fault::LoseReply { nth: 1, how: Cut::Rst });
+/// assert!(client.try_cmd(&["INCR", "count"]).await.is_err());
+/// assert_eq!(server.raw().await.cmd(&["GET", "count"]).await.str(), "1");
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,

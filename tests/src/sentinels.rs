@@ -36,6 +36,18 @@ const PERIODS: [&str; 12] = [
 const DOWN_AFTER: Duration = Duration::from_millis(300);
 
 /// Servers under sentinels; all of it stops when dropped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use leasehold_testkit::Sentinels;
+///
+/// let sentinels = Sentinels::start().await;
+/// let first = sentinels.master().await.unwrap();
+/// let second = sentinels.failover().await;
+/// assert_ne!(first, second);
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Sentinels {
     sentinels: Vec<Server>,

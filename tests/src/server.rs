@@ -15,7 +15,21 @@ use crate::scratch::Scratch;
 
 /// A Redis or Valkey server of this test's own, without persistence.
 ///
-/// It dies by SIGKILL when dropped, also in a panic, and when this process is killed.
+/// It dies by SIGKILL when dropped, also in a panic, and when this process is killed. The program is `redis-server` or
+/// `valkey-server` on the `PATH`, or what `LEASEHOLD_SERVER` says.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// use leasehold_testkit::Server;
+///
+/// let server = Server::start().await;
+/// let mut raw = server.raw().await;
+/// assert!(raw.cmd(&["SET", "key", "value"]).await.is_ok());
+/// server.restart().await; // it has no persistence
+/// assert!(server.raw().await.cmd(&["GET", "key"]).await.is_null());
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Server {
     /// `None` after [`kill`](Self::kill). First, so that the process is gone before its directory
