@@ -2,10 +2,10 @@
 
 macro_rules! guide {
     ($name:ident, $file:literal, $title:literal) => {
-        #[doc = $title]
-        ///
-        #[doc = include_str!($file)]
         pub mod $name {
+            #![doc = $title]
+            #![doc = ""]
+            #![doc = include_str!($file)]
             #![allow(unused_imports, reason = "the links of the text are looked up here")]
             use crate::*;
         }
