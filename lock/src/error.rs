@@ -34,7 +34,7 @@ use crate::state::names::BadName;
 ///             eprintln!("{error}");
 ///             tokio::time::sleep(Duration::from_secs(1)).await;
 ///         }
-///         Err(error) => return Err(error),
+///         Err(error) => return Err(error.into()),
 ///     }
 /// };
 /// # drop(guard);
