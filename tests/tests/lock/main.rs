@@ -13,6 +13,7 @@ mod command_table;
 mod connection_names;
 mod counting;
 mod dependency_tree;
+mod detached;
 mod documented;
 mod election;
 mod example_connection_pool;

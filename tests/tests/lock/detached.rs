@@ -1,0 +1,152 @@
+//! Holds that outlive their guards, found by their ids.
+
+use leasehold::{ErrorKind, Interop, Locks, Release};
+use leasehold_testkit::Server;
+
+use super::support::{locks, ms, pttl, take, within};
+
+#[tokio::test]
+async fn a_detached_hold_is_extended_and_released_by_its_id_from_elsewhere() {
+    let server = Server::start().await;
+    let (here, there) = (locks(&server).await, locks(&server).await);
+    let mut raw = server.raw().await;
+    let guard = here.mutex("k").lock().lease(ms(5_000)).await.unwrap();
+    let lost = guard.lost();
+    let id = guard.detach().expect("it is held, once");
+    within("its guard is over", lost).await;
+    assert!(id.starts_with(here.client_id()), "{id}");
+    // Neither the guard's end nor that of its locks releases it.
+    here.shutdown().await.unwrap();
+
+    let mutex = there.mutex("k");
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    let hold = mutex.detached(id.as_str());
+    assert_eq!((hold.key(), hold.id()), ("k", id.as_str()));
+    let left = hold.remaining().await.unwrap().expect("it is there");
+    assert!(left <= ms(5_000) && left > ms(1_000), "{left:?}");
+    assert!(hold.extend(ms(60_000)).await.unwrap());
+    assert!(pttl(&mut raw, "k").await > 50_000);
+    // Never shortened.
+    assert!(hold.extend(ms(1_000)).await.unwrap());
+    assert!(pttl(&mut raw, "k").await > 50_000);
+
+    // A waiter gets it with the release.
+    let waiter = tokio::spawn(mutex.lock().into_future());
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(hold.release().await.unwrap(), Release::Released);
+    let next = within("the waiter", waiter).await.unwrap().unwrap();
+
+    // The hold is gone: nothing touches the next one.
+    assert_eq!(hold.remaining().await.unwrap(), None);
+    assert!(!hold.extend(ms(60_000)).await.unwrap());
+    assert_eq!(hold.release().await.unwrap(), Release::AlreadyGone);
+    assert!(next.is_held());
+    assert_eq!(next.release().await.unwrap(), Release::Released);
+    assert!(!hold.extend(ms(60_000)).await.unwrap());
+    assert_eq!(
+        pttl(&mut raw, "k").await,
+        -2,
+        "an extension creates nothing"
+    );
+}
+
+#[tokio::test]
+async fn a_renewed_hold_is_not_renewed_any_more_once_it_is_detached() {
+    let server = Server::start().await;
+    let locks = Locks::builder(server.url())
+        .lease(ms(300))
+        .connect()
+        .await
+        .unwrap();
+    let id = take(&locks, "k").await.detach().expect("it is held");
+    tokio::time::sleep(ms(400)).await;
+    assert_eq!(
+        locks.mutex("k").detached(id).remaining().await.unwrap(),
+        None
+    );
+    assert!(locks.mutex("k").try_lock().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn only_the_one_guard_of_a_live_hold_is_detached() {
+    let server = Server::start().await;
+    let locks = locks(&server).await;
+    let owner = locks.owner();
+    let outer = owner.mutex("k").lock().await.unwrap();
+    let inner = owner.mutex("k").lock().await.unwrap();
+    let inner = inner.detach().expect_err("another guard has it");
+    assert!(inner.is_held());
+    drop(inner);
+    let id = outer.detach().expect("it is alone now");
+    assert!(id.starts_with(owner.id()));
+    // The owner holds it no more by itself, and nests in nothing.
+    assert!(owner.mutex("k").try_lock().await.unwrap().is_none());
+    let hold = locks.mutex("k").detached(id);
+    assert_eq!(hold.release().await.unwrap(), Release::Released);
+
+    let over = locks.mutex("k").lock().lease(ms(20)).await.unwrap();
+    tokio::time::sleep(ms(30)).await;
+    assert!(over.detach().is_err());
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_is_refused() {
+    let server = Server::start().await;
+    let locks = locks(&server).await;
+    let mut raw = server.raw().await;
+    raw.cmd(&["SET", "string", "x", "EX", "60"]).await;
+    let id = take(&locks, "k").await.detach().expect("it is held");
+    for bad in [
+        "",
+        "x",
+        ":1",
+        &id[1..],
+        &id.to_uppercase(),
+        &format!("{id} "),
+        "mode",
+    ] {
+        let hold = locks.mutex("k").detached(bad);
+        let errors = [
+            hold.remaining().await.unwrap_err(),
+            hold.extend(ms(1_000)).await.unwrap_err(),
+            hold.release().await.unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Config, "{bad:?}: {error}");
+        }
+    }
+    let hold = locks.mutex("k").detached(id.as_str());
+    for bad in [ms(0), ms(9), ms(366 * 86_400_000)] {
+        let error = hold.extend(bad).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadLease, "{error}");
+    }
+    let error = locks.mutex("").detached(id.as_str()).release().await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::BadName);
+    // A key that is no lock has none of our holds.
+    let other = locks.mutex("string").detached(id.as_str());
+    let error = other.remaining().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+    assert!(!other.extend(ms(1_000)).await.unwrap());
+    assert_eq!(pttl(&mut raw, "k").await / 1_000, 29);
+    server.kill();
+    let error = hold.extend(ms(1_000)).await.unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn beside_redisson_a_release_by_id_is_announced() {
+    let server = Server::start().await;
+    let locks = Locks::builder(server.url())
+        .interop(Interop::Redisson)
+        .connect()
+        .await
+        .unwrap();
+    let id = take(&locks, "k").await.detach().expect("it is held");
+    let hold = locks.mutex("k").detached(id);
+    assert!(hold.extend(ms(60_000)).await.unwrap());
+    assert_eq!(hold.release().await.unwrap(), Release::Released);
+    assert!(locks.mutex("k").try_lock().await.unwrap().is_some());
+}
