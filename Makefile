@@ -38,7 +38,7 @@ demo-cluster:
 test:
 	@.ci/install server
 	RUST_TEST_THREADS=$$((2 * $$(getconf _NPROCESSORS_ONLN))) $(CARGO) test --workspace --all-features \
-		--lib --bins --examples --test cluster --test family --test kit --test lock --test look --test resp
+		--lib --bins --examples --test cli --test cluster --test family --test kit --test lock --test look --test resp
 	$(CARGO) test --workspace --all-features --test storm
 	$(CARGO) test --workspace --all-features --doc
 

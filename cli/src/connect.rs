@@ -23,6 +23,11 @@ pub(crate) async fn connect(
     Ok(locks)
 }
 
+/// Waits, for a second at most, until what was given back is free on the server: a process that ends takes unsent requests along.
+pub(crate) async fn close(locks: &Locks) {
+    let _ = tokio::time::timeout(Duration::from_secs(1), locks.shutdown()).await;
+}
+
 /// The settings of [`connect`].
 fn builder(global: &Global, lease: Option<Duration>) -> Result<LocksBuilder, Failure> {
     let Some(url) = global.url.as_deref().filter(|url| !url.is_empty()) else {

@@ -7,7 +7,7 @@ use leasehold::Guard;
 use serde::Serialize;
 
 use super::Context;
-use crate::connect::connect;
+use crate::connect::{close, connect};
 use crate::duration;
 use crate::exit::{self, Failure};
 use crate::hold_text::HoldText;
@@ -53,8 +53,12 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
         Some(time) => mutex.try_lock_for(time).lease(lease).await?,
         None => Some(mutex.lock().lease(lease).await?),
     };
-    let guard =
-        guard.ok_or_else(|| Failure::busy(format!("`{}` is held by others", shown(&key))))?;
+    let Some(guard) = guard else {
+        // Its place in line is given up.
+        close(&locks).await;
+        let key = shown(&key);
+        return Err(Failure::busy(format!("`{key}` is held by others")));
+    };
     let token = guard.token().as_u64();
     let lost = || Failure::lost(format!("`{}` was lost while it was taken", shown(&key)));
     let id = guard.detach().map_err(|guard| {

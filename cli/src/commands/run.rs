@@ -12,7 +12,7 @@ use leasehold::{Acquire, Locks, Owner};
 use serde::Serialize;
 
 use super::Context;
-use crate::connect::connect;
+use crate::connect::{close, connect};
 use crate::duration;
 use crate::exit::{self, Failure};
 use crate::output::{Output, shown};
@@ -52,6 +52,10 @@ pub(crate) struct Args {
     /// Ends the command after so long, however well it goes on.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     max_hold: Option<Duration>,
+    /// Keeps the lock for so long at least, also if the command takes less or dies: a fast job runs once on machines whose clocks
+    /// differ by less.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, conflicts_with_all = ["shared", "permits"])]
+    at_least: Option<Duration>,
     /// A read lock: any number of them at the same time, and none beside an exclusive one.
     #[arg(short, long, conflicts_with_all = ["permits", "fair"])]
     shared: bool,
@@ -108,15 +112,28 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     let mut signals =
         Signals::new().map_err(|error| Failure::system(format!("no signals: {error}")))?;
     let began = Instant::now();
-    let taken = tokio::select! {
+    let locks = tokio::select! {
         number = signals.next_end() => return Ok(interrupted(number, context.output)),
-        taken = take(&args, context) => taken?,
+        locks = connect(context.global, Some(args.lease), context.output) => locks?,
     };
-    let (locks, owner, hold) = match taken {
-        Taken::Nested(outer) => {
+    let taken = tokio::select! {
+        number = signals.next_end() => Err(number),
+        taken = take(&args, &locks) => Ok(taken),
+    };
+    let (owner, hold) = match taken {
+        Ok(Ok(Taken::Hold { owner, hold })) => (owner, hold),
+        Ok(Ok(Taken::Nested(outer))) => {
             return Err(run_inside(&program, &args.command, &outer, context.output));
         }
-        Taken::Hold { locks, owner, hold } => (locks, owner, hold),
+        Ok(Err(failure)) => {
+            close(&locks).await;
+            return Err(failure);
+        }
+        Err(number) => {
+            // Its place in line is given up.
+            close(&locks).await;
+            return Ok(interrupted(number, context.output));
+        }
     };
     let (waited, held) = (began.elapsed(), Instant::now());
     context
@@ -132,7 +149,6 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     let outcome = supervise(&task, &hold, &mut signals, context.output).await;
     let (key, token) = (hold.key().to_owned(), hold.token());
     release(hold, context.output).await;
-    drop(locks);
     let outcome = outcome?;
     let (reason, code) = verdict(&outcome);
     tell(&outcome, code, context.output);
@@ -152,7 +168,6 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
 
 enum Taken {
     Hold {
-        locks: Locks,
         /// Of a lock that may nest.
         owner: Option<Owner>,
         hold: Hold,
@@ -162,11 +177,10 @@ enum Taken {
 }
 
 /// Takes what the command runs under.
-async fn take(args: &Args, context: &Context<'_>) -> Result<Taken, Failure> {
-    let locks = connect(context.global, Some(args.lease), context.output).await?;
+async fn take(args: &Args, locks: &Locks) -> Result<Taken, Failure> {
     let key = &args.key;
     if args.permits.is_none()
-        && let Some(outer) = nested::holding(&locks, key).await?
+        && let Some(outer) = nested::holding(locks, key).await?
     {
         if outer.shared && !args.shared {
             return Err(Failure::usage(format!(
@@ -215,17 +229,19 @@ async fn take(args: &Args, context: &Context<'_>) -> Result<Taken, Failure> {
     })?;
     Ok(Taken::Hold {
         owner: args.permits.is_none().then_some(owner),
-        locks,
         hold,
     })
 }
 
-/// The same acquisition with the longest hold that was asked for.
-fn bounded<T>(acquire: Acquire<T>, args: &Args) -> Acquire<T> {
-    match args.max_hold {
-        Some(max_hold) => acquire.max_hold(max_hold),
-        None => acquire,
+/// The same acquisition, with the shortest and the longest hold that were asked for.
+fn bounded<T>(mut acquire: Acquire<T>, args: &Args) -> Acquire<T> {
+    if let Some(at_least) = args.at_least {
+        acquire = acquire.at_least(at_least);
     }
+    if let Some(max_hold) = args.max_hold {
+        acquire = acquire.max_hold(max_hold);
+    }
+    acquire
 }
 
 /// Becomes the command, under the hold of the `run` above, which watches over it. Returns only if that fails.

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::SigSet;
 use rustix::process::{Signal, getpgrp, getppid, set_parent_process_death_signal};
 use rustix::termios::tcgetpgrp;
 
@@ -35,6 +36,11 @@ pub(crate) fn become_command(arguments: &[OsString]) -> ExitCode {
     }
     if foreground == "foreground" {
         await_terminal();
+    }
+    // The watchdog has blocked all signals, and that is inherited.
+    if let Err(error) = SigSet::empty().thread_set_mask() {
+        eprintln!("leasehold: the command could not get its signals: {error}");
+        return ExitCode::from(exit::SYSTEM);
     }
     let error = Command::new(path).arg0(name).args(arguments).exec();
     eprintln!("leasehold: cannot run {name:?}: {error}");

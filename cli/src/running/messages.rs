@@ -31,7 +31,7 @@ pub(super) enum FromWatchdog {
     NotStarted(String),
     /// It was stopped by this signal.
     Stopped(i32),
-    /// It got its first signal because of the deadline.
+    /// It was sent a signal because of the deadline.
     Ending,
     /// It ended like this. Its process id stays taken until the supervisor closes the socket.
     Ended(Ended),

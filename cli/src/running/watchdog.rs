@@ -72,7 +72,7 @@ struct Watchdog {
 impl Watchdog {
     /// Starts the command; `None` if that fails, which the supervisor is told.
     fn begin(command: &[OsString]) -> io::Result<Option<Self>> {
-        // SIGCHLD comes as a descriptor, and nothing else comes. The command gets a mask of its own from the standard library.
+        // SIGCHLD comes as a descriptor, and nothing else comes. The launcher unblocks all.
         SigSet::all().thread_block()?;
         let mut child = SigSet::empty();
         child.add(Named::SIGCHLD);
@@ -244,18 +244,26 @@ impl Watchdog {
                 }
                 // One that is stopped does not see it otherwise.
                 let _ = kill_process_group(self.command, Signal::CONT);
-                if !self.ended {
-                    self.tell(&FromWatchdog::Ending);
-                }
+                self.tell_ending();
             }
             Due::Kill => {
-                self.killed.get_or_insert_with(Instant::now);
+                if self.killed.is_none() {
+                    self.killed = Some(Instant::now());
+                    self.tell_ending();
+                }
                 // All at once, so that none can start another one meanwhile; then what has left the group.
                 let _ = kill_process_group(self.command, Signal::KILL);
                 for process in self.left() {
                     descendants::signal(&process, Signal::KILL);
                 }
             }
+        }
+    }
+
+    fn tell_ending(&mut self) {
+        // What is ended after it is no loss.
+        if !self.ended {
+            self.tell(&FromWatchdog::Ending);
         }
     }
 

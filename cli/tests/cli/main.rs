@@ -1,0 +1,13 @@
+//! The command as its users start it: real processes, at real servers.
+
+#![cfg(target_os = "linux")]
+
+mod cron;
+mod exits;
+mod holds;
+mod nested;
+mod promise;
+mod signals;
+mod streams;
+mod support;
+mod terminal;

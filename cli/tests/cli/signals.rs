@@ -1,0 +1,111 @@
+//! Signals to the supervisor.
+
+use leasehold_testkit::process::{freeze, signal, thaw};
+use leasehold_testkit::{Server, ms};
+
+use super::support::{
+    Beats, beating, children_of, code, ended, is_alive, leasehold, stderr, stdout, until,
+};
+
+#[tokio::test]
+async fn signals_are_passed_on_to_the_group() {
+    let server = Server::start().await;
+    let traps = "for s in HUP QUIT USR1 USR2 WINCH; do trap \"echo $s\" $s; done; trap 'echo INT' INT; trap 'echo TERM; exit 9' TERM
+        echo ready; while :; do sleep 0.02; done";
+    let run = leasehold(&server)
+        .args(["run", "k", "--", "sh", "-c", traps])
+        .spawn()
+        .expect("it starts");
+    let supervisor = run.id().expect("it runs");
+    super::support::until_for_lock(&mut server.raw().await, "k").await;
+    tokio::time::sleep(ms(300)).await;
+    for name in ["HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "TERM"] {
+        signal(supervisor, name);
+        tokio::time::sleep(ms(100)).await;
+    }
+    let output = ended(run).await;
+    assert_eq!(code(&output), 9, "{}", stderr(&output));
+    let text = stdout(&output);
+    let told: Vec<_> = text.lines().filter(|line| *line != "ready").collect();
+    assert_eq!(
+        told,
+        ["HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "TERM"]
+    );
+    assert_eq!(server.raw().await.cmd(&["EXISTS", "k"]).await.int(), 0);
+}
+
+#[tokio::test]
+async fn a_signal_while_it_waits_ends_it_and_leaves_nothing_behind() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let holder = leasehold(&server)
+        .args(["run", "k", "--", "sleep", "30"])
+        .spawn()
+        .expect("it starts");
+    super::support::until_for_lock(&mut raw, "k").await;
+    for (name, expected) in [("TERM", 143), ("INT", 130)] {
+        let waits = leasehold(&server)
+            .args(["run", "k", "--", "true"])
+            .spawn()
+            .expect("it starts");
+        let line = "leasehold_line:{k}";
+        for _ in 0..2_000 {
+            if raw.cmd(&["ZCARD", line]).await.int() > 0 {
+                break;
+            }
+            tokio::time::sleep(ms(5)).await;
+        }
+        signal(waits.id().expect("it runs"), name);
+        assert_eq!(code(&ended(waits).await), expected);
+        assert_eq!(
+            raw.cmd(&["ZCARD", line]).await.int(),
+            0,
+            "its place is given up"
+        );
+    }
+    drop(holder);
+}
+
+#[tokio::test]
+async fn a_signal_that_was_ignored_stays_ignored() {
+    let server = Server::start().await;
+    let mut script = tokio::process::Command::new("sh");
+    script
+        .args([
+            "-c",
+            "trap '' HUP; exec \"$0\" run k -- sh -c 'kill -HUP $PPID $$; echo alive'",
+            env!("CARGO_BIN_EXE_leasehold"),
+        ])
+        .env("LEASEHOLD_URL", server.url());
+    let output = script.output().await.expect("sh");
+    assert_eq!(output.stdout, b"alive\n");
+}
+
+#[tokio::test]
+async fn a_command_that_is_stopped_keeps_its_lock_and_that_is_said() {
+    let server = Server::start().await;
+    let beats = Beats::new();
+    let mut run = leasehold(&server);
+    run.args(["run", "--lease", "1s", "k"]);
+    beating(&mut run, &beats, "");
+    let run = run.spawn().expect("it starts");
+    beats.began().await;
+    let watchdog = children_of(run.id().expect("it runs"))[0];
+    let command = children_of(watchdog)[0];
+    freeze(command);
+    // Longer than its lease.
+    tokio::time::sleep(ms(1_500)).await;
+    assert_eq!(server.raw().await.cmd(&["EXISTS", "k"]).await.int(), 1);
+    thaw(command);
+    let before = beats.last();
+    until("it goes on", || beats.last() > before).await;
+    signal(run.id().expect("it runs"), "TERM");
+    let output = ended(run).await;
+    assert_eq!(code(&output), 143);
+    assert!(
+        stderr(&output).contains("stopped by SIGSTOP"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(!is_alive(command));
+}
