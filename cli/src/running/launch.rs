@@ -2,7 +2,7 @@
 //! itself.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -25,7 +25,10 @@ pub(crate) fn become_command(arguments: &[OsString]) -> ExitCode {
     if mortal == "mortal" {
         // Kept across the exec, unless that gives the command other rights.
         if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-            eprintln!("leasehold: the command could not be tied to its watchdog: {error}");
+            let _ = writeln!(
+                io::stderr(),
+                "leasehold: the command could not be tied to its watchdog: {error}"
+            );
             return ExitCode::from(exit::SYSTEM);
         }
         // If the watchdog died before, there is no such signal any more.
@@ -39,11 +42,14 @@ pub(crate) fn become_command(arguments: &[OsString]) -> ExitCode {
     }
     // The watchdog has blocked all signals, and that is inherited.
     if let Err(error) = SigSet::empty().thread_set_mask() {
-        eprintln!("leasehold: the command could not get its signals: {error}");
+        let _ = writeln!(
+            io::stderr(),
+            "leasehold: the command could not get its signals: {error}"
+        );
         return ExitCode::from(exit::SYSTEM);
     }
     let error = Command::new(path).arg0(name).args(arguments).exec();
-    eprintln!("leasehold: cannot run {name:?}: {error}");
+    let _ = writeln!(io::stderr(), "leasehold: cannot run {name:?}: {error}");
     ExitCode::from(code(&error))
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::LostReason;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
@@ -32,8 +32,10 @@ use crate::output::Output;
 
 /// Deadlines that differ by less are the same one, read at two instants.
 const SAME: Duration = Duration::from_millis(5);
-/// How long after the deadline the supervisor waits for what does not end.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it looks after the deadline for the end of what does not end. Not a time: this process may have been stopped itself.
+const PATIENCE: u32 = 100;
+/// How many messages a watchdog that works leaves unanswered at most.
+const UNANSWERED: u32 = 10;
 /// How often it looks whether what it ends itself has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -68,8 +70,10 @@ struct Supervisor<'a> {
     lines: Lines,
     watchdog: Child,
     watchdog_id: Option<Pid>,
-    /// When the watchdog was heard last.
-    heard: Instant,
+    /// Messages to the watchdog since it was heard last.
+    unanswered: u32,
+    /// Looks since the deadline.
+    overdue: u32,
     /// Whether nothing more comes from the watchdog.
     is_silent: bool,
     is_watchdog_gone: bool,
@@ -138,7 +142,8 @@ impl<'a> Supervisor<'a> {
             lines: Lines::default(),
             watchdog_id: child.id().and_then(|id| Pid::from_raw(id.cast_signed())),
             watchdog: child,
-            heard: Instant::now(),
+            unanswered: 0,
+            overdue: 0,
             is_silent: false,
             is_watchdog_gone: false,
             interactive,
@@ -187,8 +192,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Whether it is too late to wait for what does not end.
-    fn has_no_patience(&self) -> bool {
-        self.limits.on_lost != OnLost::Ignore && clock::now() > self.deadline + PATIENCE
+    const fn has_no_patience(&self) -> bool {
+        self.overdue >= PATIENCE
     }
 
     fn pause(&self) -> Duration {
@@ -213,7 +218,9 @@ impl<'a> Supervisor<'a> {
             self.tell_deadline();
             self.look_at_watchdog();
         }
-        let is_due = clock::now() >= self.backup_at() && self.ended.is_none();
+        let now = clock::now();
+        let is_due = now >= self.backup_at() && self.ended.is_none();
+        self.overdue += u32::from(is_due && now >= self.deadline);
         if is_due || self.is_watchdog_gone {
             self.end_command(is_due);
         }
@@ -231,8 +238,9 @@ impl<'a> Supervisor<'a> {
 
     /// A watchdog that was stopped protects nothing.
     fn look_at_watchdog(&mut self) {
-        if self.heard.elapsed() > (self.beat * 5).max(Duration::from_secs(1)) {
-            self.heard = Instant::now();
+        self.unanswered += 1;
+        if self.unanswered >= UNANSWERED {
+            self.unanswered = 0;
             self.output
                 .warn("the watchdog does not answer; if it was stopped, it goes on now");
             if let Some(watchdog) = self.watchdog_id {
@@ -302,7 +310,7 @@ impl<'a> Supervisor<'a> {
             }
         }
         while let Some(message) = self.lines.next() {
-            self.heard = Instant::now();
+            self.unanswered = 0;
             match message {
                 FromWatchdog::Started(command) => self.begin(Pid::from_raw(command)),
                 FromWatchdog::NotStarted(why) => self.failure = Some(why),

@@ -31,7 +31,7 @@ use super::messages::{Ended, FromWatchdog, Lines, ToWatchdog, line};
 use super::watch::{Due, Watch};
 
 /// How often it looks whether what was told to end has ended.
-const LOOK: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(20);
 /// How long it sends SIGKILL to what does not end: a process of another user, or one that waits for a disk.
 const UNKILLABLE: Duration = Duration::from_secs(2);
 /// How often orphans that it adopted and that ended are removed.
@@ -42,7 +42,7 @@ pub(crate) fn watch_over(command: &[OsString]) -> ExitCode {
     match Watchdog::begin(command).and_then(|watchdog| watchdog.map_or(Ok(()), Watchdog::run)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("leasehold: the watchdog failed: {error}");
+            let _ = writeln!(io::stderr(), "leasehold: the watchdog failed: {error}");
             // The command dies with its parent.
             ExitCode::from(crate::exit::SYSTEM)
         }
@@ -165,7 +165,7 @@ impl Watchdog {
         }
         let due = self.watch.abandoned(clock::now());
         if due != Due::Nothing {
-            eprintln!("leasehold: the supervisor is gone, so its command is ended");
+            say("the supervisor is gone, so its command is ended".into());
             self.ends_all |= !self.ended;
         }
         self.act(due);
@@ -215,7 +215,9 @@ impl Watchdog {
             .is_some_and(|killed| killed.elapsed() >= UNKILLABLE);
         if gives_up {
             let numbers: Vec<_> = left.iter().map(|one| one.pid.as_raw_nonzero()).collect();
-            eprintln!("leasehold: processes of the command could not be ended: {numbers:?}");
+            say(format!(
+                "processes of the command could not be ended: {numbers:?}"
+            ));
         }
         if left.is_empty() || gives_up {
             self.is_clean = true;
@@ -277,9 +279,7 @@ impl Watchdog {
         let now = clock::now();
         let until = match self.watch.next() {
             _ if self.is_clean => None,
-            next if self.ended || self.watch.is_ending() => {
-                Some(next.map_or(now + LOOK, |next| next.min(now + LOOK)))
-            }
+            next if self.ended => Some(next.map_or(now + LOOK, |next| next.min(now + LOOK))),
             next => next,
         };
         self.alarm.set(until)?;
@@ -301,6 +301,12 @@ impl Watchdog {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Prints a warning, from a thread: a reader that does not read must not keep the watchdog from its work.
+fn say(text: String) {
+    let write = move || writeln!(io::stderr(), "leasehold: {text}");
+    let _ = std::thread::Builder::new().spawn(write);
 }
 
 /// Starts `command` by way of the launcher, in a process group of its own.
