@@ -112,27 +112,15 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     let mut signals =
         Signals::new().map_err(|error| Failure::system(format!("no signals: {error}")))?;
     let began = Instant::now();
-    let locks = tokio::select! {
-        number = signals.next_end() => return Ok(interrupted(number, context.output)),
-        locks = connect(context.global, Some(args.lease), context.output) => locks?,
-    };
-    let taken = tokio::select! {
-        number = signals.next_end() => Err(number),
-        taken = take(&args, &locks) => Ok(taken),
-    };
-    let (owner, hold) = match taken {
-        Ok(Ok(Taken::Hold { owner, hold })) => (owner, hold),
-        Ok(Ok(Taken::Nested(outer))) => {
+    let (owner, hold) = match begin(&args, context, &mut signals).await? {
+        Begun::Hold { owner, hold } => (owner, hold),
+        Begun::Nested(outer) => {
             return Err(run_inside(&program, &args.command, &outer, context.output));
         }
-        Ok(Err(failure)) => {
-            close(&locks).await;
-            return Err(failure);
-        }
-        Err(number) => {
-            // Its place in line is given up.
-            close(&locks).await;
-            return Ok(interrupted(number, context.output));
+        Begun::Interrupted(number) => {
+            let by = signals::name(number);
+            context.output.note(&format!("ended by {by}"));
+            return Ok(exit::of_signal(number));
         }
     };
     let (waited, held) = (began.elapsed(), Instant::now());
@@ -166,7 +154,8 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     Ok(code)
 }
 
-enum Taken {
+/// What came of the attempt to take what the command runs under.
+enum Begun {
     Hold {
         /// Of a lock that may nest.
         owner: Option<Owner>,
@@ -174,10 +163,33 @@ enum Taken {
     },
     /// A `run` above has it.
     Nested(Outer),
+    /// A signal came.
+    Interrupted(i32),
+}
+
+/// Connects and takes what the command runs under, unless a signal comes before.
+async fn begin(
+    args: &Args,
+    context: &Context<'_>,
+    signals: &mut Signals,
+) -> Result<Begun, Failure> {
+    let locks = tokio::select! {
+        number = signals.next_end() => return Ok(Begun::Interrupted(number)),
+        locks = connect(context.global, Some(args.lease), context.output) => locks?,
+    };
+    let begun = tokio::select! {
+        number = signals.next_end() => Ok(Begun::Interrupted(number)),
+        begun = take(args, &locks) => begun,
+    };
+    if !matches!(begun, Ok(Begun::Hold { .. })) {
+        // Its place in line is given up.
+        close(&locks).await;
+    }
+    begun
 }
 
 /// Takes what the command runs under.
-async fn take(args: &Args, locks: &Locks) -> Result<Taken, Failure> {
+async fn take(args: &Args, locks: &Locks) -> Result<Begun, Failure> {
     let key = &args.key;
     if args.permits.is_none()
         && let Some(outer) = nested::holding(locks, key).await?
@@ -188,7 +200,7 @@ async fn take(args: &Args, locks: &Locks) -> Result<Taken, Failure> {
                 shown(key)
             )));
         }
-        return Ok(Taken::Nested(outer));
+        return Ok(Begun::Nested(outer));
     }
     let owner = locks.owner();
     let time = args.wait.at_most();
@@ -227,7 +239,7 @@ async fn take(args: &Args, locks: &Locks) -> Result<Taken, Failure> {
         code: args.conflict_exit,
         ..Failure::busy(format!("`{}` is held by others", shown(key)))
     })?;
-    Ok(Taken::Hold {
+    Ok(Begun::Hold {
         owner: args.permits.is_none().then_some(owner),
         hold,
     })
@@ -325,11 +337,4 @@ fn tell(outcome: &Outcome, code: u8, output: &Output) {
         }
         _ => output.note(&format!("the command has ended with {code}")),
     }
-}
-
-/// A signal came before there was a command.
-fn interrupted(number: i32, output: &Output) -> u8 {
-    let code = exit::of_signal(number);
-    output.note(&format!("ended by {}", signals::name(number)));
-    code
 }

@@ -1,8 +1,88 @@
 //! Exit codes, and what is said with them.
 
-use leasehold_testkit::{Server, ms};
+use leasehold_testkit::Server;
 
-use super::support::{at, code, ended, last_json, leasehold, output, stderr, stdout};
+use super::support::{
+    at, code, ended, last_json, leasehold, output, stderr, stdout, until_for_lock,
+};
+
+/// Arguments, the exit code, and a part of what is said; nothing if that is empty.
+type Case = (&'static [&'static str], i32, &'static str);
+
+const CASES: &[Case] = &[
+    (&["run", "k", "--", "true"], 0, ""),
+    (&["run", "k", "--", "sh", "-c", "exit 3"], 3, ""),
+    (&["run", "k", "--", "sh", "-c", "exit 255"], 255, ""),
+    (&["run", "k", "--", "sh", "-c", "kill -TERM $$"], 143, ""),
+    (&["run", "k", "--", "sh", "-c", "kill -KILL $$"], 137, ""),
+    (
+        &["run", "--try", "held", "--", "true"],
+        75,
+        "`held` is held by others",
+    ),
+    (
+        &["run", "--wait", "100ms", "held", "--", "true"],
+        75,
+        "`held` is held by others",
+    ),
+    (
+        &["run", "-n", "-E", "9", "held", "--", "true"],
+        9,
+        "`held` is held by others",
+    ),
+    (
+        &["lock", "held", "--try", "--lease", "1s"],
+        75,
+        "`held` is held by others",
+    ),
+    (
+        &["run", "--fair", "--try", "held", "--", "true"],
+        75,
+        "held by others",
+    ),
+    (&["run", "--try", "string", "--", "true"], 65, "not a lock"),
+    (&["run", "k", "--", "no-such-program"], 127, "not found"),
+    (&["run", "k", "--", "/no/such/program"], 127, "not found"),
+    (&["run", "k", "--", "/dev/null"], 126, "permission denied"),
+    (&["run", "k", "--", "/etc"], 126, "it is a directory"),
+    (&["run", "k", "--", ""], 127, "not found"),
+    (&["run", "k"], 64, "COMMAND"),
+    (
+        &["run", "--grace", "15s", "k", "--", "true"],
+        64,
+        "less than half of the lease",
+    ),
+    (&["run", "--lease", "100ms", "k", "--", "true"], 64, "300ms"),
+    (&["run", "--lease", "soon", "k", "--", "true"], 64, "30s"),
+    (
+        &["run", "--on-lost", "stop", "k", "--", "true"],
+        64,
+        "signal",
+    ),
+    (
+        &["run", "-s", "--at-least", "1s", "k", "--", "true"],
+        64,
+        "--at-least",
+    ),
+    (&["run", "--permits", "2", "k", "--", "true"], 64, "--of"),
+    (
+        &["run", "--permits", "0", "--of", "2", "k", "--", "true"],
+        64,
+        "permits",
+    ),
+    (
+        &["run", "--permits", "3", "--of", "2", "k", "--", "true"],
+        64,
+        "permits",
+    ),
+    (&["run", "", "--", "true"], 64, "name"),
+    (&["run", "{a}{b}", "--", "true"], 0, ""),
+    (&["unlock", "k", "x"], 64, "leasehold lock"),
+    (&["unlock", "k", "x:1:2"], 64, "no hold's id"),
+    (&["frobnicate"], 64, "frobnicate"),
+    (&["--version"], 0, ""),
+    (&["run", "--help"], 0, ""),
+];
 
 #[tokio::test]
 async fn the_exit_code_is_the_commands_or_says_what_failed() {
@@ -13,82 +93,9 @@ async fn the_exit_code_is_the_commands_or_says_what_failed() {
         .args(["run", "held", "--", "sleep", "30"])
         .spawn()
         .expect("it starts");
-    super::support::until_for_lock(&mut raw, "held").await;
+    until_for_lock(&mut raw, "held").await;
 
-    for (arguments, expected, said) in [
-        (&["run", "k", "--", "true"][..], 0, ""),
-        (&["run", "k", "--", "sh", "-c", "exit 3"], 3, ""),
-        (&["run", "k", "--", "sh", "-c", "exit 255"], 255, ""),
-        (&["run", "k", "--", "sh", "-c", "kill -TERM $$"], 143, ""),
-        (&["run", "k", "--", "sh", "-c", "kill -KILL $$"], 137, ""),
-        (
-            &["run", "--try", "held", "--", "true"],
-            75,
-            "`held` is held by others",
-        ),
-        (
-            &["run", "--wait", "100ms", "held", "--", "true"],
-            75,
-            "`held` is held by others",
-        ),
-        (
-            &["run", "-n", "-E", "9", "held", "--", "true"],
-            9,
-            "`held` is held by others",
-        ),
-        (
-            &["lock", "held", "--try", "--lease", "1s"],
-            75,
-            "`held` is held by others",
-        ),
-        (
-            &["run", "--fair", "--try", "held", "--", "true"],
-            75,
-            "held by others",
-        ),
-        (&["run", "--try", "string", "--", "true"], 65, "not a lock"),
-        (&["run", "k", "--", "no-such-program"], 127, "not found"),
-        (&["run", "k", "--", "/no/such/program"], 127, "not found"),
-        (&["run", "k", "--", "/dev/null"], 126, "permission denied"),
-        (&["run", "k", "--", "/etc"], 126, "it is a directory"),
-        (&["run", "k", "--", ""], 127, "not found"),
-        (&["run", "k"], 64, "COMMAND"),
-        (
-            &["run", "--grace", "15s", "k", "--", "true"],
-            64,
-            "less than half of the lease",
-        ),
-        (&["run", "--lease", "100ms", "k", "--", "true"], 64, "300ms"),
-        (&["run", "--lease", "soon", "k", "--", "true"], 64, "30s"),
-        (
-            &["run", "--on-lost", "stop", "k", "--", "true"],
-            64,
-            "signal",
-        ),
-        (
-            &["run", "-s", "--at-least", "1s", "k", "--", "true"],
-            64,
-            "--at-least",
-        ),
-        (&["run", "--permits", "2", "k", "--", "true"], 64, "--of"),
-        (
-            &["run", "--permits", "0", "--of", "2", "k", "--", "true"],
-            64,
-            "permits",
-        ),
-        (
-            &["run", "--permits", "3", "--of", "2", "k", "--", "true"],
-            64,
-            "permits",
-        ),
-        (&["run", "", "--", "true"], 64, "name"),
-        (&["run", "{a}{b}", "--", "true"], 0, ""),
-        (&["unlock", "k", "x"], 64, "leasehold lock"),
-        (&["unlock", "k", "x:1:2"], 64, "no hold's id"),
-        (&["frobnicate"], 64, "frobnicate"),
-        (&["--version"], 0, ""),
-        (&["run", "--help"], 0, ""),
-    ] {
+    for &(arguments, expected, said) in CASES {
         let output = output(&server, arguments.iter().copied()).await;
         let text = stderr(&output);
         assert_eq!(code(&output), expected, "{arguments:?}: {text}");
@@ -171,7 +178,7 @@ async fn with_json_the_last_line_says_what_happened() {
         .args(["run", "k", "--", "sleep", "30"])
         .spawn()
         .expect("it starts");
-    super::support::until_for_lock(&mut server.raw().await, "k").await;
+    until_for_lock(&mut server.raw().await, "k").await;
     let busy = output(&server, ["run", "--json", "--try", "k", "--", "true"]).await;
     let told = last_json(&busy);
     assert_eq!(
@@ -184,62 +191,45 @@ async fn with_json_the_last_line_says_what_happened() {
 #[tokio::test]
 async fn a_key_may_have_any_bytes_that_are_text() {
     let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let shows = "printf %s \"$LEASEHOLD_KEY\"";
     for key in [
         "with space",
         "tab\tnew\nline",
-        "-n",
         "\u{1b}[31mred",
         "ключ-鍵-🔑",
         "*?[a]",
         "quote'\"`$(false)",
     ] {
-        let options = ["run", "--namespace", "odd", "--"];
-        // A key that looks like an option stands behind an `=`-less separator no more than any other argument does.
-        let run = if key.starts_with('-') {
-            let refused = output(&server, ["run", key, "--", "true"]).await;
-            assert_eq!(code(&refused), 64, "{key:?}");
-            continue;
-        } else {
-            output(
-                &server,
-                [
-                    options[0],
-                    options[1],
-                    options[2],
-                    key,
-                    "--",
-                    "sh",
-                    "-c",
-                    "printf %s \"$LEASEHOLD_KEY\"",
-                ],
-            )
-            .await
-        };
+        let odd = ["run", "--namespace", "odd", key, "--", "sh", "-c", shows];
+        let run = output(&server, odd).await;
         assert_eq!(code(&run), 0, "{key:?}: {}", stderr(&run));
         assert_eq!(stdout(&run), key);
         let held = leasehold(&server)
             .args(["run", key, "--", "sleep", "30"])
             .spawn()
             .expect("it starts");
-        super::support::until_for_lock(&mut server.raw().await, key).await;
+        until_for_lock(&mut raw, key).await;
         let busy = output(&server, ["run", "--try", key, "--", "true"]).await;
         assert_eq!(code(&busy), 75);
-        assert!(
-            !stderr(&busy).trim_end().contains(char::is_control),
-            "{:?}",
-            stderr(&busy)
-        );
+        let said = stderr(&busy);
+        assert!(!said.trim_end().contains(char::is_control), "{said:?}");
         drop(held);
     }
-    // A key that is no text.
+}
+
+#[tokio::test]
+async fn a_key_that_looks_like_an_option_or_is_no_text_is_refused() {
     use std::os::unix::ffi::OsStrExt;
-    let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe");
-    let run = leasehold(&server)
-        .arg("run")
-        .arg(bytes)
-        .args(["--", "true"])
-        .spawn()
-        .expect("it starts");
-    assert_eq!(code(&ended(run).await), 64);
-    tokio::time::sleep(ms(1)).await;
+
+    let server = Server::start().await;
+    for key in [&b"-x"[..], b"--", b"\xff\xfe"] {
+        let run = leasehold(&server)
+            .arg("run")
+            .arg(std::ffi::OsStr::from_bytes(key))
+            .args(["--", "true"])
+            .spawn()
+            .expect("it starts");
+        assert_eq!(code(&ended(run).await), 64, "{key:?}");
+    }
 }

@@ -137,3 +137,28 @@ async fn readers_run_together_and_permits_are_counted() {
     .await;
     assert_eq!(stdout(&permits), "75\n0\n", "{}", stderr(&permits));
 }
+
+#[tokio::test]
+async fn a_read_lock_and_an_exclusive_one_exclude_each_other() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    for (holds, tries) in [
+        (&["-s", "k"][..], &["k"][..]),
+        (&["k"], &["-s", "k"]),
+        (&["--fair", "k"], &["-s", "k"]),
+        (&["-s", "k"], &["--fair", "k"]),
+    ] {
+        let run = |options: &[&str], key_and_more: &[&str], command: &[&str]| {
+            let mut run = leasehold(&server);
+            run.arg("run").args(options).args(key_and_more).arg("--");
+            run.args(command).spawn().expect("it starts")
+        };
+        let holder = run(&[], holds, &["sleep", "1"]);
+        super::support::until_for_lock(&mut raw, "k").await;
+        let busy = super::support::ended(run(&["--try"], tries, &["true"])).await;
+        assert_eq!(code(&busy), 75, "{tries:?} beside {holds:?}");
+        let waited = super::support::ended(run(&["--wait", "20s"], tries, &["true"])).await;
+        assert_eq!(code(&waited), 0, "{tries:?} after {holds:?}");
+        assert_eq!(code(&super::support::ended(holder).await), 0, "{holds:?}");
+    }
+}

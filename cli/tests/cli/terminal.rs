@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use leasehold_testkit::{Server, ms};
-use portable_pty::{Child, CommandBuilder, PtySize, native_pty_system};
+use pty_process::blocking::{Command, Pty, open};
 
 use super::support::BOUND;
 
@@ -15,35 +15,33 @@ const SUSPEND: &str = "\u{1a}";
 
 /// A shell in a terminal, and what it has shown.
 struct Terminal {
-    keyboard: Box<dyn Write + Send>,
+    pty: Arc<Pty>,
     shown: Arc<Mutex<String>>,
     /// Up to here, what was shown was expected.
     seen: usize,
-    shell: Box<dyn Child + Send + Sync>,
+    shell: std::process::Child,
 }
 
 impl Terminal {
     fn open(server: &Server) -> Self {
-        let pty = native_pty_system()
-            .openpty(PtySize::default())
-            .expect("a terminal");
+        let (pty, pts) = open().expect("a terminal");
         let folder = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold"))
             .parent()
             .expect("a folder");
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut shell = CommandBuilder::new("sh");
-        shell.arg("-i");
-        shell.env("PS1", "prompt> ");
-        shell.env("PATH", format!("{}:{path}", folder.display()));
-        shell.env("LEASEHOLD_URL", server.url());
-        shell.env_remove("ENV");
-        let shell = pty.slave.spawn_command(shell).expect("a shell");
-        let mut screen = pty.master.try_clone_reader().expect("a screen");
-        let shown = Arc::new(Mutex::new(String::new()));
-        let shows = Arc::clone(&shown);
+        let shell = Command::new("sh")
+            .arg("-i")
+            .env("PS1", "prompt> ")
+            .env("PATH", format!("{}:{path}", folder.display()))
+            .env("LEASEHOLD_URL", server.url())
+            .env_remove("ENV")
+            .spawn(pts)
+            .expect("a shell");
+        let (pty, shown) = (Arc::new(pty), Arc::new(Mutex::new(String::new())));
+        let (reads, shows) = (Arc::clone(&pty), Arc::clone(&shown));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+            while let Ok(count @ 1..) = (&*reads).read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..count]);
                 shows
                     .lock()
@@ -52,19 +50,19 @@ impl Terminal {
             }
         });
         Self {
-            keyboard: pty.master.take_writer().expect("a keyboard"),
+            pty,
             shown,
             seen: 0,
             shell,
         }
     }
 
-    fn keys(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).expect("written");
+    fn keys(&self, keys: &str) {
+        (&*self.pty).write_all(keys.as_bytes()).expect("written");
     }
 
     /// Types a line. What is to be expected must not stand in it: the terminal shows it too.
-    fn line(&mut self, line: &str) {
+    fn line(&self, line: &str) {
         self.keys(&format!("{line}\n"));
     }
 
