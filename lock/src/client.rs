@@ -337,6 +337,14 @@ impl Locks {
     /// Asks every master for a sign of life: for a health check. Returns the longest round trip; a call made at the same time
     /// takes about as long.
     ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let round_trip = locks.ping().await?;
+    /// println!("all masters answered within {round_trip:?}");
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] if one of them does not answer within the command timeout, which is named then;
@@ -345,14 +353,6 @@ impl Locks {
     /// # Cancel safety
     ///
     /// Cancel safe: nothing is changed.
-    ///
-    /// ```no_run
-    /// # async fn example(locks: leasehold::Locks) -> Result<(), leasehold::Error> {
-    /// let round_trip = locks.ping().await?;
-    /// println!("all masters answered within {round_trip:?}");
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn ping(&self) -> Result<Duration, Error> {
         self.context.check()?;
         let deadline = Instant::now() + self.context.config.command_timeout;

@@ -42,6 +42,7 @@ use crate::state::names::BadName;
 /// let error = locks.mutex("").lock().await.unwrap_err(); // a name has 1 byte at least
 /// assert_eq!(error.kind(), leasehold::ErrorKind::BadName);
 /// assert!(!error.is_retryable());
+/// println!("key {:?}, server {:?}", error.key(), error.node());
 /// # Ok(())
 /// # });
 /// ```

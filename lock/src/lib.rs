@@ -72,6 +72,8 @@
 //! | end the program without keeping others waiting | [`Locks::shutdown`] |
 //! | set up servers, timeouts, rights, alerts | [`guides::operating`] |
 //! | count, trace or log what locks do | [`Locks::stats`], [`observer`], [`guides::observing`] |
+//! | lock in code without a runtime | [`blocking`] |
+//! | test code that locks, without a server | `leasehold::testing` (feature `testing`), [`guides::testing`] |
 //! | come from redsync, redis-py or `flock` | [`guides::from_others`] |
 //!
 //! # Mistakes
@@ -90,6 +92,7 @@
 //!
 //! - `tls`: `rediss://` and the like, through rustls.
 //! - `testing`: `leasehold::testing`, a fake for your tests, without a server. It takes a C compiler.
+//! - `tracing`, `metrics`: observers for these, see [`guides::observing`].
 //!
 //! Rust 1.89 or later, and Tokio.
 

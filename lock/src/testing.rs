@@ -178,6 +178,18 @@ impl Fake {
 
     /// Somebody else holds the mutex called `name`, namespace included, until what this returns is dropped.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// let theirs = fake.hold("order:42").await;
+    /// assert!(locks.mutex("order:42").try_lock().await?.is_none());
+    /// drop(theirs);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If it is held already.
@@ -188,6 +200,19 @@ impl Fake {
     }
 
     /// Somebody else reads under the read-write lock called `name`, namespace included, until what this returns is dropped.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// let theirs = fake.hold_shared("prices").await;
+    /// assert!(locks.rw_lock("prices").try_read().await?.is_some());
+    /// assert!(locks.rw_lock("prices").try_write().await?.is_none());
+    /// # drop(theirs);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -200,6 +225,18 @@ impl Fake {
 
     /// Somebody else writes under the read-write lock called `name`, namespace included, until what this returns is dropped.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// let theirs = fake.hold_exclusive("prices").await;
+    /// assert!(locks.rw_lock("prices").try_read().await?.is_none());
+    /// # drop(theirs);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If it is held already.
@@ -210,6 +247,18 @@ impl Fake {
     }
 
     /// Somebody else holds `permits` of the semaphore called `name`, namespace included, which has `of` in all.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// let theirs = fake.hold_permits("fragile", 4, 5).await;
+    /// assert!(locks.semaphore("fragile", 5).try_acquire_many(2).await?.is_none());
+    /// # drop(theirs);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     ///
@@ -244,6 +293,20 @@ impl Fake {
     }
 
     /// The server forgets everything, as one without persistence does that is restarted. Holders learn it at their next renewal.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// # use std::time::Duration;
+    /// let guard = locks.mutex("order:42").lock().await?;
+    /// fake.flush();
+    /// fake.advance(Duration::from_secs(11)).await; // its renewal is due at a third of the lease, 30 s
+    /// assert!(!guard.is_held());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn flush(&self) {
         self.0.server.forget(|_| true);
     }
@@ -269,6 +332,19 @@ impl Fake {
     }
 
     /// The same for the next call that names this lock, namespace included.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), leasehold::Error> {
+    /// # let fake = leasehold::testing::Fake::new();
+    /// # let locks = fake.locks().await?;
+    /// # use leasehold::ErrorKind;
+    /// fake.fail_next_on("order:42", ErrorKind::Denied);
+    /// assert!(locks.mutex("order:7").lock().await.is_ok());
+    /// assert_eq!(locks.mutex("order:42").lock().await.unwrap_err().kind(), ErrorKind::Denied);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fail_next_on(&self, name: impl AsRef<str>, kind: ErrorKind) {
         self.0.world.fail_next(Some(name.as_ref().into()), kind);
     }
@@ -346,6 +422,18 @@ pub(crate) fn connect_to(fake: Option<Link>, target: &mut Target) -> Clock {
 }
 
 /// What somebody else holds. Dropping it releases it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// # let fake = leasehold::testing::Fake::new();
+/// # let locks = fake.locks().await?;
+/// let theirs = fake.hold("order:42").await;
+/// theirs.release().await; // and it is free
+/// assert!(locks.mutex("order:42").try_lock().await?.is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping it releases it"]
 #[derive(Debug)]
 pub struct Held(HeldAs);

@@ -32,6 +32,22 @@ struct State {
 }
 
 /// An entry of [`Fake::history`](super::Fake::history).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), leasehold::Error> {
+/// # let fake = leasehold::testing::Fake::new();
+/// # let locks = fake.locks().await?;
+/// use leasehold::testing::What;
+///
+/// let guard = locks.mutex("order:42").lock().await?;
+/// let event = &fake.history()[0];
+/// assert_eq!((event.what(), event.name()), (What::Taken, "order:42"));
+/// assert_eq!((event.client(), event.token()), (locks.client_id(), Some(guard.token())));
+/// println!("a {}, {:?} after the fake was made", event.primitive(), event.after());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Event {
     what: What,

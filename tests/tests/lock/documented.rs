@@ -79,12 +79,14 @@ fn public_items(path: &Path) -> Vec<Item> {
     let mut items = Vec::new();
     let mut documentation = Vec::new();
     let mut of = String::new();
+    let mut is_hidden = false;
     for (number, line) in text.lines().enumerate() {
         let code = line.trim();
         if let Some(doc) = code.strip_prefix("///") {
             documentation.push(doc.strip_prefix(' ').unwrap_or(doc));
             continue;
         }
+        is_hidden |= code == "#[doc(hidden)]";
         // Attributes, some of which take several lines, stand between a comment and its item.
         if code.starts_with('#') || (!documentation.is_empty() && is_rest_of_attribute(code)) {
             continue;
@@ -93,7 +95,7 @@ fn public_items(path: &Path) -> Vec<Item> {
             of = name;
         }
         let place = || format!("{}:{}", path.display(), number + 1);
-        if let Some((keyword, name)) = public(code) {
+        if let Some((keyword, name)) = public(code).filter(|_| !is_hidden) {
             let method = (keyword == "fn").then(|| name.clone());
             // A function outside of a type has none to be shown by.
             let of = if keyword == "fn" { of.clone() } else { name };
@@ -105,6 +107,7 @@ fn public_items(path: &Path) -> Vec<Item> {
             });
         }
         documentation.clear();
+        is_hidden = false;
     }
     items
 }
