@@ -1,11 +1,12 @@
-//! One of several instances leads, and stops leading when its lease is lost.
+//! One of several instances leads, and stops leading when its lease is lost. All of them know who it is.
 //!
 //! `cargo run --example leader -- redis://127.0.0.1:6379`
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use leasehold::{Guard, Locks};
-use tokio::time::{interval, sleep};
+use leasehold::{Election, Error, Locks, Term};
+use tokio::time::interval;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,29 +16,49 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .lease(Duration::from_secs(3)) // how long nobody leads after a crash
         .connect()
         .await?;
+    let address = format!("instance {}", std::process::id());
+    let election = locks.election("leader").value(address);
+    let observing = tokio::spawn(observe(election.clone()));
 
-    for term in 1..=3 {
-        let leader = locks.mutex("leader").lock().await?;
-        println!("term {term}: leading, with token {}", leader.token());
-
-        // The work is dropped where it stands when the lease is lost; its end resigns.
-        match leader.run(lead(&leader)).await {
-            Ok(()) => println!("term {term}: resigning"),
-            Err(lost) => println!("term {term}: {lost}; waiting to lead again"),
+    let mut terms = 0;
+    let lead = |leader: Term| {
+        terms += 1;
+        let is_last = terms == 3;
+        async move {
+            // Dropped where it stands when the lease is lost. Then `run` waits to lead again.
+            lead(&leader).await;
+            if is_last {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(()) // resigns, and campaigns again
+            }
         }
-        drop(leader);
-        sleep(Duration::from_millis(10)).await;
-    }
+    };
+    election.run(lead).await?;
+
     locks.shutdown().await?;
-    println!("done");
+    let ended = observing.await?;
+    println!("done: {ended}");
     Ok(())
 }
 
 /// The leader's work, in small steps. Whatever it writes elsewhere carries the token.
-async fn lead(leader: &Guard) {
+async fn lead(leader: &Term) {
     let mut ticks = interval(Duration::from_millis(20));
     for _ in 0..3 {
         ticks.tick().await;
         println!("  tick under token {}", leader.token());
+    }
+}
+
+/// Tells who leads, until these locks are shut down.
+async fn observe(election: Election) -> Error {
+    let mut leaders = election.observe();
+    loop {
+        match leaders.next().await {
+            Ok(Some(leader)) => println!("{} leads", leader.value().unwrap_or("somebody")),
+            Ok(None) => println!("nobody leads"),
+            Err(error) => return error,
+        }
     }
 }
