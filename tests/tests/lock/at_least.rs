@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Acquire, Error, ErrorKind, Locks, LostReason, Release, Replicas, TryAcquire};
+use leasehold::{
+    Acquire, Error, ErrorKind, Interop, Locks, LostReason, Release, Replicas, TryAcquire,
+};
 use leasehold_testkit::{Cluster, Cut, Fault, Proxy, Raw, Server, cancel, replicas};
 
-use crate::scripts::sources;
+use crate::scripts::{Ears, sources};
 use crate::support::{
     exists, fields, in_line, its_turn, locks, ms, pttl, short_locks, take, until, within,
 };
@@ -411,6 +413,27 @@ async fn it_is_told_who_keeps_it_and_force_unlock_ends_that() {
     assert!(mutex.inspect().await.unwrap().holders()[0].is_kept());
     assert!(mutex.force_unlock().await.unwrap());
     drop(its_turn(waiter).await);
+}
+
+#[tokio::test]
+async fn those_who_wait_as_redisson_does_are_told_to_look_how_long_it_is_now() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let ours = Locks::builder(server.url()).interop(Interop::Redisson);
+    let ours = ours.connect().await.unwrap();
+    let mut waiter = Ears::plain(&server, "redisson_lock__channel:{a}").await;
+    let guard = ours.mutex("a").lock().at_least(LONG).await.unwrap();
+    left(guard.release().await);
+    assert_eq!(waiter.heard().await, ["0"]);
+    // What its scripts ask for: a hash of holders with counts, and an expiry.
+    let holders = fields(&mut raw, "a").await;
+    assert!(holders.starts_with(ours.client_id()), "{holders}");
+    assert!(holders.ends_with(":kept=1"), "{holders}");
+    assert_kept(&mut raw, "a", LONG).await;
+
+    let fair = ours.fair_mutex("f");
+    left(fair.lock().at_least(SHORT).await.unwrap().release().await);
+    drop(within("its end", fair.lock().into_future()).await.unwrap());
 }
 
 #[tokio::test]
