@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::jvm::{self, Client, Jvm, Pending, Thread};
 use crate::stage::leased;
-use crate::support::{HandOffs, ms, until, within};
+use crate::support::{HandOffs, beside, ms, until, within};
 
 /// Of ours and of Redisson's watchdog: longer than a failover takes.
 const LEASE: Duration = Duration::from_secs(6);
@@ -23,30 +23,78 @@ struct Cast {
     java: [Client; 2],
     holders: Locks,
     waiters: Locks,
-    names: [String; 3],
+    names: [String; 4],
     /// Of the first name Java's, with a waiter of ours; of the second ours, with one of Java's.
     theirs: Thread,
     ours: Guard,
     our_turn: JoinHandle<Guard>,
     their_thread: Thread,
     their_turn: Pending,
+    queue: Queue,
     /// Of the last fencing token.
     token: u64,
 }
 
+/// A fair lock of Java's, with one of ours and then one of Java's in its queue.
+struct Queue {
+    name: String,
+    holder: Thread,
+    ours: JoinHandle<Guard>,
+    theirs: (Thread, Pending),
+}
+
+impl Queue {
+    async fn form(java: &[Client; 2], locks: &Locks, name: &str, raw: &mut Raw) -> Self {
+        let holder = java[0].thread();
+        holder.ok(format!("fair({name}).lock()")).await;
+        let queue = beside("redisson_lock_queue", name);
+        let waits = locks.fair_mutex(name).lock();
+        let ours = tokio::spawn(async move { waits.await.unwrap() });
+        until("our marker", async || {
+            raw.cmd(&["LLEN", &queue]).await.int() == 1
+        })
+        .await;
+        let thread = java[1].thread();
+        let pending = thread.begin(format!("fair({name}).lock()"));
+        until("Java's entry", async || {
+            raw.cmd(&["LLEN", &queue]).await.int() == 2
+        })
+        .await;
+        Self {
+            name: name.into(),
+            holder,
+            ours,
+            theirs: (thread, pending),
+        }
+    }
+
+    /// Serves them in this order.
+    async fn serve(self) {
+        let name = &self.name;
+        let (thread, theirs) = self.theirs;
+        assert!(theirs.is_blocked() && !self.ours.is_finished());
+        self.holder.ok(format!("fair({name}).unlock()")).await;
+        let guard = within("our turn", self.ours).await.unwrap();
+        assert!(theirs.is_blocked());
+        guard.release().await.unwrap();
+        theirs.answer().await.ok();
+        thread.ok(format!("fair({name}).unlock()")).await;
+    }
+}
+
 impl Cast {
-    async fn take_places(jvm: &Arc<Jvm>, url: &str, names: [String; 3], raw: &mut Raw) -> Self {
+    async fn take_places(jvm: &Arc<Jvm>, url: &str, names: [String; 4], raw: &mut Raw) -> Self {
         let java = [
             jvm.client(url, &OPTIONS).await,
             jvm.client(url, &OPTIONS).await,
         ];
         let (holders, waiters) = (leased(url, LEASE).await, leased(url, LEASE).await);
-        let [theirs_name, ours_name, _] = &names;
+        let [theirs_name, ours_name, _, fair] = &names;
         let theirs = java[0].thread();
         theirs.ok(format!("lock({theirs_name}).lock()")).await;
         let waits = waiters.mutex(theirs_name).lock();
         let our_turn = tokio::spawn(async move { waits.await.unwrap() });
-        let line = crate::support::beside("leasehold_line", theirs_name);
+        let line = beside("leasehold_line", theirs_name);
         until("our ticket", async || {
             raw.cmd(&["ZCARD", &line]).await.int() == 1
         })
@@ -55,7 +103,9 @@ impl Cast {
         let their_thread = java[1].thread();
         let mut their_turn = their_thread.begin(format!("lock({ours_name}).lock()"));
         their_turn.is_blocked_for(ms(300)).await;
+        let queue = Queue::form(&java, &waiters, fair, raw).await;
         let mut this = Self {
+            queue,
             java,
             holders,
             waiters,
@@ -96,7 +146,7 @@ impl Cast {
 
     /// After the failover, for longer than a lease: the holds are renewed where the locks are now.
     async fn hold_on(&mut self) {
-        let [theirs, ours, _] = self.names.clone();
+        let [theirs, ours, ..] = self.names.clone();
         let strangers = self.java[0].thread();
         let end = Instant::now() + LEASE + LEASE / 3;
         while Instant::now() < end {
@@ -120,7 +170,7 @@ impl Cast {
 
     /// Everybody gets a turn; how long each took, after the other's release.
     async fn change_over(self, label: &str) {
-        let [theirs, ours, _] = &self.names;
+        let [theirs, ours, ..] = &self.names;
         let mut to_us = HandOffs::new(format!("from Redisson's lock after a failover: {label}"));
         let unlocked = self.theirs.call(format!("lock({theirs}).unlock()")).await;
         unlocked.ok();
@@ -136,6 +186,7 @@ impl Cast {
         locked.ok();
         to_java.add(released, locked.end);
         self.their_thread.ok(format!("lock({ours}).unlock()")).await;
+        self.queue.serve().await;
         to_us.were_by_message();
         to_java.were_by_message();
         self.holders.shutdown().await.unwrap();
@@ -143,8 +194,8 @@ impl Cast {
     }
 }
 
-fn names() -> [String; 3] {
-    ["theirs", "ours", "tokens"].map(str::to_owned)
+fn names() -> [String; 4] {
+    ["theirs", "ours", "tokens", "fair"].map(str::to_owned)
 }
 
 /// The replicas have what was written so far.
