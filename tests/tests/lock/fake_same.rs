@@ -268,132 +268,109 @@ async fn random_commands_have_the_replies_of_a_server() {
     }
 }
 
+const MEMBERS: [&str; 5] = ["a", "b", "c", "d:1", "d:1|5"];
+const SCORES: [&str; 7] = ["0", "1", "1.5", "-7", "1700000000000001", "3e2", "x"];
+const BOUNDS: [&str; 7] = ["-inf", "+inf", "(1", "1", "0", "-7", "y"];
+
+/// A command on one of few keys, so that many are of another type than the command is for.
 fn command(chance: &mut Chance) -> Vec<String> {
-    // Of each type some, so that there are commands on keys of other types.
     let key = format!("k{}", chance.below(5));
-    let member = || ["a", "b", "c", "d:1", "d:1|5"].map(str::to_owned);
-    let pick = |chance: &mut Chance| chance.pick(&member()).clone();
-    let number = |chance: &mut Chance| (chance.below(9) as i64 - 4).to_string();
-    let score = |chance: &mut Chance| {
-        let scores = ["0", "1", "1.5", "-7", "1700000000000001", "3e2", "x"];
-        (*chance.pick(&scores)).to_owned()
+    let (name, args) = match chance.below(4) {
+        0 => of_keys(chance),
+        1 => of_hashes(chance),
+        2 => of_sorted_sets(chance),
+        _ => of_lists(chance),
     };
-    let bound = |chance: &mut Chance| {
-        (*chance.pick(&["-inf", "+inf", "(1", "1", "0", "-7", "y"])).to_owned()
-    };
-    let mut words = vec![String::new(), key];
-    let name = match chance.below(34) {
-        0 => "GET",
+    let first = [name.to_owned(), key];
+    first.into_iter().chain(args).collect()
+}
+
+fn of_keys(chance: &mut Chance) -> (&'static str, Vec<String>) {
+    match chance.below(8) {
+        0 => ("GET", vec![]),
         1 | 2 => {
-            words.push(chance.pick(&["1", "x", "007"]).to_string());
-            match chance.below(5) {
-                0 => words.extend(["PX".to_owned(), "100000".to_owned()]),
-                1 => words.push("KEEPTTL".to_owned()),
-                2 => words.push("GET".to_owned()),
-                3 => words.push("NX".to_owned()),
-                _ => {}
-            }
-            "SET"
+            let options: [&[&str]; 5] = [&[], &["PX", "100000"], &["KEEPTTL"], &["GET"], &["NX"]];
+            let (value, options) = (pick(chance, &["1", "x", "007"]), *chance.pick(&options));
+            let options = options.iter().map(|option| (*option).to_owned());
+            ("SET", [value].into_iter().chain(options).collect())
         }
-        3 => {
-            words.push(number(chance));
-            "INCRBY"
-        }
-        4 | 5 => "DEL",
+        3 => ("INCRBY", vec![number(chance)]),
+        4 => ("DEL", vec![]),
+        5 => ("EXISTS", vec!["k0".to_owned()]),
         6 => {
-            words.push("k0".to_owned());
-            "EXISTS"
+            let mut args = vec![pick(chance, &["100000", "50000", "0", "z"])];
+            args.extend(chance.percent(40).then(|| "GT".to_owned()));
+            ("PEXPIRE", args)
         }
-        7 => {
-            words.push((*chance.pick(&["100000", "50000", "0", "z"])).to_owned());
-            if chance.percent(40) {
-                words.push("GT".to_owned());
+        _ => ("PTTL", vec![]),
+    }
+}
+
+fn of_hashes(chance: &mut Chance) -> (&'static str, Vec<String>) {
+    match chance.below(9) {
+        0..3 => ("HSET", vec![member(chance), number(chance)]),
+        3 => ("HMGET", vec![member(chance), member(chance)]),
+        4 => ("HEXISTS", vec![member(chance)]),
+        5 => ("HDEL", vec![member(chance), member(chance)]),
+        6 => ("HSCAN", vec!["0".to_owned()]),
+        7 => (*chance.pick(&["HLEN", "HKEYS"]), vec![]),
+        _ => ("HINCRBY", vec![member(chance), number(chance)]),
+    }
+}
+
+fn of_sorted_sets(chance: &mut Chance) -> (&'static str, Vec<String>) {
+    match chance.below(11) {
+        0..4 => {
+            let option = chance.percent(40).then(|| pick(chance, &["NX", "XX"]));
+            let mut args: Vec<_> = option.into_iter().collect();
+            for _ in 0..2 {
+                args.extend([pick(chance, &SCORES), member(chance)]);
             }
-            "PEXPIRE"
+            ("ZADD", args)
         }
-        8 => "PTTL",
-        9..12 => {
-            words.extend([pick(chance), number(chance)]);
-            "HSET"
+        4 => ("ZREM", vec![member(chance)]),
+        5 => (*chance.pick(&["ZSCORE", "ZRANK"]), vec![member(chance)]),
+        6 => (*chance.pick(&["ZCARD", "ZPOPMIN"]), vec![]),
+        7 | 8 => {
+            let mut args = vec![number(chance), number(chance)];
+            args.extend(chance.percent(50).then(|| "WITHSCORES".to_owned()));
+            (*chance.pick(&["ZRANGE", "ZREVRANGE"]), args)
         }
-        12 => {
-            words.extend([pick(chance), pick(chance)]);
-            "HMGET"
-        }
-        13 => {
-            words.push(pick(chance));
-            "HEXISTS"
-        }
-        14 => {
-            words.extend([pick(chance), pick(chance)]);
-            "HDEL"
-        }
-        15 => {
-            words.push("0".to_owned());
-            "HSCAN"
-        }
-        16 => *chance.pick(&["HLEN", "HKEYS"]),
-        17 => {
-            words.extend([pick(chance), number(chance)]);
-            "HINCRBY"
-        }
-        18..22 => {
-            if chance.percent(40) {
-                words.push((*chance.pick(&["NX", "XX"])).to_owned());
-            }
-            words.extend([score(chance), pick(chance), score(chance), pick(chance)]);
-            "ZADD"
-        }
-        22 => {
-            words.push(pick(chance));
-            "ZREM"
-        }
-        23 => {
-            words.push(pick(chance));
-            *chance.pick(&["ZSCORE", "ZRANK"])
-        }
-        24 => *chance.pick(&["ZCARD", "ZPOPMIN"]),
-        25 | 26 => {
-            words.extend([number(chance), number(chance)]);
+        9 => {
+            let mut args = vec![pick(chance, &BOUNDS), pick(chance, &BOUNDS)];
+            args.extend(chance.percent(50).then(|| "WITHSCORES".to_owned()));
             if chance.percent(50) {
-                words.push("WITHSCORES".to_owned());
+                args.extend(["LIMIT", "0", "2"].map(str::to_owned));
             }
-            *chance.pick(&["ZRANGE", "ZREVRANGE"])
-        }
-        27 => {
-            words.extend([bound(chance), bound(chance)]);
-            if chance.percent(50) {
-                words.push("WITHSCORES".to_owned());
-            }
-            if chance.percent(50) {
-                words.extend(["LIMIT", "0", "2"].map(str::to_owned));
-            }
-            "ZRANGEBYSCORE"
-        }
-        28 => {
-            words.extend([bound(chance), bound(chance)]);
-            *chance.pick(&["ZCOUNT", "ZREMRANGEBYSCORE"])
-        }
-        29 => {
-            words.push(pick(chance));
-            *chance.pick(&["RPUSH", "LPUSH"])
-        }
-        30 => *chance.pick(&["LLEN", "LPOP"]),
-        31 => {
-            words.push(number(chance));
-            "LINDEX"
-        }
-        32 => {
-            words.push(pick(chance));
-            "LPOS"
+            ("ZRANGEBYSCORE", args)
         }
         _ => {
-            words.extend([number(chance), number(chance)]);
-            "LRANGE"
+            let args = vec![pick(chance, &BOUNDS), pick(chance, &BOUNDS)];
+            (*chance.pick(&["ZCOUNT", "ZREMRANGEBYSCORE"]), args)
         }
-    };
-    words[0] = name.to_owned();
-    words
+    }
+}
+
+fn of_lists(chance: &mut Chance) -> (&'static str, Vec<String>) {
+    match chance.below(6) {
+        0 | 1 => (*chance.pick(&["RPUSH", "LPUSH"]), vec![member(chance)]),
+        2 => (*chance.pick(&["LLEN", "LPOP"]), vec![]),
+        3 => ("LINDEX", vec![number(chance)]),
+        4 => ("LPOS", vec![member(chance)]),
+        _ => ("LRANGE", vec![number(chance), number(chance)]),
+    }
+}
+
+fn pick(chance: &mut Chance, from: &[&str]) -> String {
+    (*chance.pick(from)).to_owned()
+}
+
+fn member(chance: &mut Chance) -> String {
+    pick(chance, &MEMBERS)
+}
+
+fn number(chance: &mut Chance) -> String {
+    (chance.below(9) as i64 - 4).to_string()
 }
 
 /// Whether the replies say the same. Of errors that is the first word; of times it is about the same.
