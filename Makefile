@@ -37,7 +37,7 @@ demo-cluster:
 # Most tests wait for leases to end, so twice as many run at a time as there are processors. Storms keep those busy.
 test:
 	@.ci/install server
-	RUST_TEST_THREADS=$$((2 * $$(getconf _NPROCESSORS_ONLN))) $(CARGO) test --workspace --all-features \
+	RUST_TEST_THREADS=$$((2 * $$(getconf _NPROCESSORS_ONLN))) $(CARGO) test --workspace --all-features --no-fail-fast \
 		--lib --bins --examples --test cli --test cluster --test family --test kit --test lock --test look --test resp
 	$(CARGO) test --workspace --all-features --test storm
 	$(CARGO) test --workspace --all-features --doc

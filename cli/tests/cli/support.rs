@@ -17,9 +17,14 @@ pub(crate) fn leasehold(server: &Server) -> Command {
     at(&server.url())
 }
 
+/// Becomes a command with every signal as it is by default: a shell starts what is to run in the background with INT and QUIT
+/// ignored, and so the tests may be.
+pub(crate) const ENV: [&str; 2] = ["/usr/bin/env", "--default-signal"];
+
 /// The command, for the server of this URL.
 pub(crate) fn at(url: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    let mut command = Command::new(ENV[0]);
+    command.args([ENV[1], env!("CARGO_BIN_EXE_leasehold")]);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LEASEHOLD_") {
             command.env_remove(name);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use leasehold_testkit::{Server, ms};
 use pty_process::blocking::{Command, Pty, open};
 
-use super::support::BOUND;
+use super::support::{BOUND, ENV};
 
 /// Sent by ^C and ^Z.
 const INTERRUPT: &str = "\u{3}";
@@ -29,8 +29,8 @@ impl Terminal {
             .parent()
             .expect("a folder");
         let path = std::env::var("PATH").unwrap_or_default();
-        let shell = Command::new("sh")
-            .arg("-i")
+        let shell = Command::new(ENV[0])
+            .args([ENV[1], "sh", "-i"])
             .env("PS1", "prompt> ")
             .env("PATH", format!("{}:{path}", folder.display()))
             .env("LEASEHOLD_URL", server.url())
