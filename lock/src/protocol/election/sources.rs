@@ -11,7 +11,8 @@ pub(crate) const LOOK: &str = script!(
     "../mutex/mine.lua",
     "../steps/holders.lua",
     "../steps/join.lua",
-    "enter.lua",
+    "word.lua",
+    "../mutex/enter.lua",
     "../mutex/grant.lua",
     "../mutex/look.lua"
 );
@@ -19,7 +20,8 @@ pub(crate) const RELEASE: &str = script!(
     "end.lua",
     "../mutex/release.lua",
     "../steps/token.lua",
-    "enter.lua",
+    "word.lua",
+    "../mutex/enter.lua",
     "../mutex/grant.lua",
     "../mutex/release_rest.lua"
 );

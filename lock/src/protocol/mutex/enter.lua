@@ -1,8 +1,6 @@
--- The step that says what a hold of a mutex is, for the grant step.
+-- The step that says what a hold of a mutex is, for the grant step. The step before it has the word of its message.
 --
 -- KEYS[1]  the lock: a hash of holder -> count, absent
-
-local word = 'G '
 
 -- Returns 1, or the error.
 local function enter(hold, lease)

@@ -21,6 +21,7 @@ pub(crate) const LOOK: &str = script!(
     "mine.lua",
     "../steps/holders.lua",
     "../steps/join.lua",
+    "word.lua",
     "enter.lua",
     "grant.lua",
     "look.lua"
@@ -30,6 +31,7 @@ pub(crate) const CONFIRM_ALONE: &str = script!("confirm_alone.lua");
 pub(crate) const RELEASE: &str = script!(
     "release.lua",
     "../steps/token.lua",
+    "word.lua",
     "enter.lua",
     "grant.lua",
     "release_rest.lua"
@@ -43,6 +45,7 @@ pub(crate) const INSPECT: &str = script!("inspect.lua");
 pub(crate) const INSPECT_ALL: &str = script!("../steps/holders.lua", "inspect_all.lua");
 pub(crate) const FORCE_UNLOCK: &str = script!(
     "../steps/token.lua",
+    "word.lua",
     "enter.lua",
     "grant.lua",
     "force_unlock.lua"
