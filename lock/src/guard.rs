@@ -165,10 +165,7 @@ impl Guard {
     /// For how long the lease may be trusted without another renewal; zero if it is lost.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        if self.registry.home.is_elsewhere() {
-            return Duration::ZERO;
-        }
-        self.hold.left()
+        self.registry.left(&self.hold)
     }
 
     /// Resolves when the lease can no longer be trusted, with the reason; with [`LostReason::Released`] after a release.

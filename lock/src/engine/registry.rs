@@ -8,6 +8,7 @@ use std::time::Duration;
 use leasehold_cluster::Client;
 
 use super::clock::Clock;
+use super::hold::Hold;
 use super::home::Home;
 use super::presence::Presence;
 use super::table::Table;
@@ -72,6 +73,14 @@ impl Registry {
     /// Whether anything is held or waited for.
     pub(crate) fn is_busy(&self) -> bool {
         self.table.is_busy() || self.presence.is_watching()
+    }
+
+    /// How long `hold` may be trusted here; zero when it is over, or this process was forked from the one that has it.
+    pub(crate) fn left(&self, hold: &Hold) -> Duration {
+        if self.home.is_elsewhere() {
+            return Duration::ZERO;
+        }
+        hold.left()
     }
 
     /// Starts the renewal worker, unless it runs.

@@ -158,10 +158,7 @@ impl Term {
     /// For how long that may be trusted without another renewal; zero if the leadership is lost.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        if self.registry.home.is_elsewhere() {
-            return Duration::ZERO;
-        }
-        self.hold.left()
+        self.registry.left(&self.hold)
     }
 
     /// Resolves when the leadership can no longer be trusted, with the reason; with [`LostReason::Released`] after its end. See
