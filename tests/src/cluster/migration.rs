@@ -2,6 +2,7 @@
 
 use super::Cluster;
 use crate::raw::RawValue;
+use crate::wait::until;
 
 /// A migration in the way all servers have: `SETSLOT`, `MIGRATE` for the keys, `SETSLOT`. Nothing
 /// happens before a step is called.
@@ -78,7 +79,8 @@ impl Migration<'_> {
         self.migrate().await;
     }
 
-    /// Moves these keys.
+    /// Moves these keys. A target that holds the cluster to be down, as one does for a moment
+    /// after it came back, is asked again.
     ///
     /// # Panics
     ///
@@ -95,8 +97,17 @@ impl Migration<'_> {
             b"KEYS",
         ];
         command.extend(keys.iter().map(AsRef::as_ref));
-        let reply = self.cluster.raw(self.source).await.cmd(&command).await;
-        assert!(reply.error().is_none(), "{reply:?}");
+        until("the target takes keys", async || {
+            let reply = self.cluster.raw(self.source).await.cmd(&command).await;
+            match reply.error() {
+                Some(line) if line.contains("CLUSTERDOWN") => Err(line.to_owned()),
+                refused => {
+                    assert_eq!(refused, None, "{}", self.cluster.addr(self.source));
+                    Ok(())
+                }
+            }
+        })
+        .await;
     }
 
     /// Moves all keys that are in the slot now. Returns how many they were.
