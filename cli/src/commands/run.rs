@@ -35,8 +35,9 @@ The command is never given to a shell. It has its process group, its standard st
 lock is renewed while it runs. If that fails, it gets SIGTERM --grace before the deadline and SIGKILL in time: it is dead before
 others can have the lock.
 
-Its environment has LEASEHOLD_KEY, LEASEHOLD_TOKEN (the fencing token), LEASEHOLD_OWNER and LEASEHOLD_LEASE_MS. A `run` of the
-same key inside of it runs its command under the same hold.
+Its environment has LEASEHOLD_KEY, LEASEHOLD_TOKEN (the fencing token), LEASEHOLD_OWNER, LEASEHOLD_LEASE_MS, and in
+LEASEHOLD_LOST_FD the number of a descriptor that ends when the lock is lost. A `run` of the same key inside of it runs its
+command under the same hold.
 
 Exit codes: that of the command; 128+n if it was killed by signal n; 75 if others have the lock; 76 if the lock was lost and the
 command ended for that; 69 if the server cannot be reached; 64 for arguments that cannot be used; 77 if the server denies it; 126

@@ -115,6 +115,15 @@ impl Watch {
         }
     }
 
+    /// When the command is to learn that its lock is lost or about to be: with the first signal. One that gets SIGKILL alone
+    /// learns it when that signal would come, and one that is spared at the deadline.
+    pub(super) const fn lost_at(&self) -> Duration {
+        match self.limits.on_lost {
+            OnLost::Ignore => self.deadline,
+            OnLost::Signal(_) | OnLost::Kill => self.first_at,
+        }
+    }
+
     /// Whether the command was told to end.
     pub(super) fn is_ending(&self) -> bool {
         self.phase != Phase::Running
@@ -200,6 +209,23 @@ mod tests {
             let mut watch = watch(on_lost);
             watch.told(s(110), s(110));
             assert_eq!(watch.due(s(110)), Due::Kill);
+        }
+    }
+
+    #[test]
+    fn a_loss_is_told_with_the_first_signal_and_to_who_is_spared_at_the_deadline() {
+        for (on_lost, before, after) in [
+            (OnLost::Signal(TERM), s(125), s(195)),
+            (OnLost::Kill, s(125), s(195)),
+            (OnLost::Ignore, s(130), s(200)),
+        ] {
+            let mut watch = watch(on_lost);
+            assert_eq!(watch.lost_at(), before, "{on_lost:?}");
+            watch.told(s(200), s(110));
+            assert_eq!(watch.lost_at(), after, "{on_lost:?}");
+            // The supervisor says that it is lost.
+            watch.told(s(111), s(111));
+            assert_eq!(watch.lost_at(), s(111), "{on_lost:?}");
         }
     }
 

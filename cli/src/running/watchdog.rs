@@ -7,9 +7,9 @@
 //! as long as either of them may send signals there.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal as Named};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group,
@@ -36,6 +37,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const UNKILLABLE: Duration = Duration::from_secs(2);
 /// How often orphans that it adopted and that ended are removed.
 const REAP: Duration = Duration::from_secs(1);
+/// The variable with the number of the descriptor that ends when the lock is lost.
+const LOST: &str = "LEASEHOLD_LOST_FD";
 
 /// The life of the watchdog of `command`, with the socket to the supervisor as its standard input.
 pub(crate) fn watch_over(command: &[OsString]) -> ExitCode {
@@ -55,6 +58,8 @@ struct Watchdog {
     watch: Watch,
     /// The command, and its process group.
     command: Pid,
+    /// The command reads its other end, which ends with this: at the loss, and with this process.
+    lost: Option<PipeWriter>,
     ended: bool,
     /// Whether the lock is lost or about to be: then all processes end that the command started, not only those of its group.
     ends_all: bool,
@@ -72,6 +77,8 @@ struct Watchdog {
 impl Watchdog {
     /// Starts the command; `None` if that fails, which the supervisor is told.
     fn begin(command: &[OsString]) -> io::Result<Option<Self>> {
+        // First, so that the number has one digit: shells know no others.
+        let (told, lost) = io::pipe()?;
         // SIGCHLD comes as a descriptor, and nothing else comes. The launcher unblocks all.
         SigSet::all().thread_block()?;
         let mut child = SigSet::empty();
@@ -94,7 +101,8 @@ impl Watchdog {
         };
         let watch = Watch::new(limits, deadline, clock::now());
         let mortal = limits.on_lost != OnLost::Ignore;
-        let command = match launch(command, stdin, mortal, foreground) {
+        let inherited = Inherited { stdin, told };
+        let command = match launch(command, inherited, mortal, foreground) {
             Ok(command) => command,
             Err(error) => {
                 socket.write_all(&line(&FromWatchdog::NotStarted(error.to_string())))?;
@@ -107,6 +115,7 @@ impl Watchdog {
             lines,
             watch,
             command,
+            lost: Some(lost),
             ended: false,
             ends_all: false,
             killed: None,
@@ -124,6 +133,9 @@ impl Watchdog {
         loop {
             self.listen();
             self.look_at_children()?;
+            if clock::now() >= self.watch.lost_at() {
+                self.lost = None;
+            }
             let due = self.watch.due(clock::now());
             self.ends_all |= due != Due::Nothing && !self.ended;
             self.act(due);
@@ -160,6 +172,7 @@ impl Watchdog {
 
     fn lose_supervisor(&mut self) {
         self.supervised = false;
+        self.lost = None;
         if self.is_clean {
             return;
         }
@@ -213,7 +226,7 @@ impl Watchdog {
         let gives_up = self
             .killed
             .is_some_and(|killed| killed.elapsed() >= UNKILLABLE);
-        if gives_up {
+        if gives_up && !left.is_empty() {
             let numbers: Vec<_> = left.iter().map(|one| one.pid.as_raw_nonzero()).collect();
             say(format!(
                 "processes of the command could not be ended: {numbers:?}"
@@ -277,7 +290,8 @@ impl Watchdog {
     /// Sleeps until something happens.
     fn sleep(&mut self) -> io::Result<()> {
         let now = clock::now();
-        let until = match self.watch.next() {
+        let told = self.lost.as_ref().map(|_| self.watch.lost_at());
+        let until = match self.watch.next().into_iter().chain(told).min() {
             _ if self.is_clean => None,
             next if self.ended => Some(next.map_or(now + LOOK, |next| next.min(now + LOOK))),
             next => next,
@@ -309,8 +323,23 @@ fn say(text: String) {
     let _ = std::thread::Builder::new().spawn(write);
 }
 
+/// Descriptors of the command.
+struct Inherited {
+    stdin: OwnedFd,
+    /// Ends when the lock is lost.
+    told: PipeReader,
+}
+
 /// Starts `command` by way of the launcher, in a process group of its own.
-fn launch(command: &[OsString], stdin: OwnedFd, mortal: bool, foreground: bool) -> io::Result<Pid> {
+fn launch(
+    command: &[OsString],
+    inherited: Inherited,
+    mortal: bool,
+    foreground: bool,
+) -> io::Result<Pid> {
+    let Inherited { stdin, told } = inherited;
+    // The command is the only process that is started here, and this end is closed behind it.
+    fcntl_setfd(&told, FdFlags::empty())?;
     let child = Command::new(super::own_program())
         .arg0("leasehold")
         .arg(super::LAUNCH)
@@ -322,6 +351,7 @@ fn launch(command: &[OsString], stdin: OwnedFd, mortal: bool, foreground: bool) 
             "background"
         })
         .args(command)
+        .env(LOST, told.as_raw_fd().to_string())
         .stdin(Stdio::from(stdin))
         .process_group(0)
         .spawn()?;
