@@ -30,6 +30,9 @@ pub(crate) struct Global {
     /// Better in the environment than here if it has a password: arguments can be seen by every user of the machine.
     #[arg(long, global = true, env = "LEASEHOLD_URL", hide_env_values = true)]
     pub(crate) url: Option<String>,
+    #[cfg(feature = "tls")]
+    #[command(flatten)]
+    pub(crate) tls: crate::tls::Tls,
     /// A prefix of every key, followed by a colon.
     #[arg(long, global = true, env = "LEASEHOLD_NAMESPACE")]
     pub(crate) namespace: Option<String>,

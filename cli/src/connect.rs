@@ -28,14 +28,30 @@ pub(crate) async fn close(locks: &Locks) {
     let _ = tokio::time::timeout(Duration::from_secs(1), locks.shutdown()).await;
 }
 
+/// The URL of the arguments.
+pub(crate) fn url(global: &Global) -> Result<&str, Failure> {
+    let url = global.url.as_deref().filter(|url| !url.is_empty());
+    url.ok_or_else(|| {
+        Failure::usage(
+            "no server: set LEASEHOLD_URL or give --url, for example redis://127.0.0.1:6379",
+        )
+    })
+}
+
+/// The settings of locks whose names are whole keys.
+pub(crate) fn of_keys(global: &Global) -> Result<LocksBuilder, Failure> {
+    let url = url(global)?;
+    let builder = Locks::builder(url).interop(global.interop.into());
+    #[cfg(feature = "tls")]
+    if let Some(config) = global.tls.config([url])? {
+        return Ok(builder.tls(config));
+    }
+    Ok(builder)
+}
+
 /// The settings of [`connect`].
 fn builder(global: &Global, lease: Option<Duration>) -> Result<LocksBuilder, Failure> {
-    let Some(url) = global.url.as_deref().filter(|url| !url.is_empty()) else {
-        return Err(Failure::usage(
-            "no server: set LEASEHOLD_URL or give --url, for example redis://127.0.0.1:6379",
-        ));
-    };
-    let mut builder = Locks::builder(url).interop(global.interop.into());
+    let mut builder = of_keys(global)?;
     if let Some(namespace) = &global.namespace {
         builder = builder.namespace(namespace);
     }

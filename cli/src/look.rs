@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use crate::args::Global;
 use crate::commands::Context;
+use crate::connect;
 use crate::exit::{DENIED, Failure, UNAVAILABLE};
 use pace::Pace;
 use processes::Processes;
@@ -51,12 +52,7 @@ pub(crate) struct Looker {
 
 impl Looker {
     pub(crate) async fn connect(global: &Global, budget: u32) -> Result<Self, Failure> {
-        let Some(url) = global.url.as_deref().filter(|url| !url.is_empty()) else {
-            return Err(Failure::usage(
-                "no server: set LEASEHOLD_URL or give --url, for example redis://127.0.0.1:6379",
-            ));
-        };
-        let target = Target::parse(url).map_err(|error| failure(&error))?;
+        let target = target(global)?;
         let client = Client::connect(target.clone())
             .await
             .map_err(|error| failure(&error))?;
@@ -70,9 +66,7 @@ impl Looker {
 
     /// The library's locks. Their names are whole keys.
     pub(crate) async fn locks(&self, global: &Global) -> Result<Locks, Failure> {
-        let url = global.url.as_deref().unwrap_or_default();
-        let builder = Locks::builder(url).interop(global.interop.into());
-        Ok(builder.connect().await?)
+        Ok(connect::of_keys(global)?.connect().await?)
     }
 
     /// The key of a name, as it stands on the server. What a table shows of odd bytes can be given back.
@@ -137,6 +131,20 @@ impl Looker {
             None => name.to_vec(),
         }
     }
+}
+
+/// The servers that the arguments name.
+fn target(global: &Global) -> Result<Target, Failure> {
+    let url = connect::url(global)?;
+    #[cfg_attr(not(feature = "tls"), expect(unused_mut))]
+    let mut target = Target::parse(url).map_err(|error| failure(&error))?;
+    #[cfg(feature = "tls")]
+    if let Some(config) = global.tls.config([url])? {
+        for endpoint in target.endpoints_mut() {
+            endpoint.tls_config = Some(config.clone());
+        }
+    }
+    Ok(target)
 }
 
 /// The failure that an error of the client is.

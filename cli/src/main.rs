@@ -10,6 +10,8 @@ mod look;
 mod output;
 #[cfg(target_os = "linux")]
 mod running;
+#[cfg(feature = "tls")]
+mod tls;
 mod wait;
 
 use std::process::ExitCode;

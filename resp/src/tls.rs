@@ -59,31 +59,21 @@ impl TlsConfig {
         })?)))
     }
 
+    /// Trusts what is trusted without a configuration, and shows `certificate` with its private `key`, both PEM.
+    ///
+    /// # Errors
+    ///
+    /// Something in them cannot be read, the key is not the certificate's, or the system has no trusted certificates.
+    pub fn with_identity(certificate: &[u8], key: &[u8]) -> io::Result<Self> {
+        Self::trusting_with_identity(&system_roots()?, certificate, key)
+    }
+
     fn system() -> io::Result<Self> {
         if let Some(known) = SYSTEM.get() {
             return Ok(known.clone());
         }
-        let read = Self::read_system()?;
+        let read = Self::trusting(&system_roots()?)?;
         Ok(SYSTEM.get_or_init(|| read).clone())
-    }
-
-    fn read_system() -> io::Result<Self> {
-        let from_environment = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
-        let known = SYSTEM_ROOTS
-            .iter()
-            .map(PathBuf::from)
-            .find(|path| path.exists());
-        let Some(path) = from_environment.or(known) else {
-            let advice = "no trusted certificates found: set SSL_CERT_FILE, or pass a TlsConfig";
-            return Err(io::Error::new(io::ErrorKind::NotFound, advice));
-        };
-        let roots = std::fs::read(&path).map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("cannot read {}: {error}", path.display()),
-            )
-        })?;
-        Self::trusting(&roots)
     }
 }
 
@@ -118,6 +108,24 @@ pub(crate) fn client_config(config: Option<&TlsConfig>) -> io::Result<Arc<Client
 
 pub(crate) fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     ServerName::try_from(host.to_owned()).map_err(|error| invalid("the host name", error))
+}
+
+fn system_roots() -> io::Result<Vec<u8>> {
+    let from_environment = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let known = SYSTEM_ROOTS
+        .iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists());
+    let Some(path) = from_environment.or(known) else {
+        let advice = "no trusted certificates found: set SSL_CERT_FILE, or pass a TlsConfig";
+        return Err(io::Error::new(io::ErrorKind::NotFound, advice));
+    };
+    std::fs::read(&path).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot read {}: {error}", path.display()),
+        )
+    })
 }
 
 fn verifying(

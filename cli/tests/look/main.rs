@@ -6,4 +6,6 @@ mod many;
 mod scripts;
 mod support;
 mod terminal;
+#[cfg(feature = "tls")]
+mod tls;
 mod top;

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Locks, Replicas, Warning};
+use leasehold::{Replicas, Warning};
 use leasehold_cluster::Target;
 use leasehold_resp::{Command, Connection, Value};
 
 use super::finding::{Finding, Level, Report};
 use super::{Args, Context, unknown};
+use crate::connect;
 use crate::look::Looker;
 use crate::look::node::Node;
 use crate::look::replies::{info, setting};
@@ -247,8 +248,8 @@ async fn slow(looker: &Looker, args: &Args, context: &Context<'_>) -> Option<Str
     if !args.replicated {
         return None;
     }
-    let url = context.global.url.as_deref().unwrap_or_default();
-    let locks = Locks::builder(url)
+    let locks = connect::of_keys(context.global)
+        .ok()?
         .lease(args.lease)
         .replicated(Replicas::All);
     let locks = tokio::time::timeout(looker.client.command_timeout(), locks.connect());
