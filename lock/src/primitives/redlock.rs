@@ -189,6 +189,25 @@ impl Redlock {
         }
     }
 
+    /// The random UUID that the holders of these locks begin with at the nodes.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// let red = leasehold::Redlock::builder(urls).durable().connect().await?;
+    /// let _guard = red.mutex("order:42").lock().await?;
+    /// let nodes = red.mutex("order:42").inspect().await;
+    /// let ours = nodes.iter().flatten().filter(|node| {
+    ///     node.holders().iter().any(|holder| holder.client() == red.client_id())
+    /// });
+    /// assert!(ours.count() >= 2);
+    /// # Ok(())
+    /// # });
+    /// ```
+    #[must_use]
+    pub fn client_id(&self) -> &str {
+        self.core.id()
+    }
+
     /// What these locks have done so far: see [`Stats`]. Requests to all nodes are counted.
     ///
     /// ```

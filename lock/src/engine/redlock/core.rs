@@ -129,6 +129,11 @@ impl Core {
         name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)))
     }
 
+    /// The id that holders begin with.
+    pub(crate) fn id(&self) -> &str {
+        self.id.as_str()
+    }
+
     pub(super) fn next_hold(&self) -> HoldId {
         HoldId::new(&self.id, self.next.fetch_add(1, Ordering::Relaxed))
     }
