@@ -319,7 +319,8 @@ impl Locks {
     /// [`Locks`](Self::client_id). `None` if it is not known.
     ///
     /// A process with a lock, or one that waits for it, has an entry on the server: the key `lockp:<client id>`, without the
-    /// namespace, a hash with the fields `host`, `pid`, `app`, `version` and `since` (in milliseconds since 1970). It is
+    /// namespace, a hash with the fields `host`, `pid`, `app`, `version` and `since` (in milliseconds since 1970), and `meta`
+    /// with a line `name=value` for each [metadata](LocksBuilder::metadata). It is
     /// written behind the answer to the first lock, lasts for 90 seconds, or as long as the longest lease that was taken, is
     /// refreshed every 30 while anything is held or waited for, and removed by [`shutdown`](Self::shutdown). So it outlives a
     /// crash by as much as the lock may. Redisson writes none, nor does a user without the right to `~lockp:*`, which is found

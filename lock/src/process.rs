@@ -1,5 +1,6 @@
 //! This process as others see it: the names of its connections, and its entry on the server.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 use std::fs;
@@ -12,6 +13,11 @@ use crate::error::{Error, ErrorKind};
 
 /// Longest name and version of an application, in bytes.
 const LONGEST: usize = 256;
+
+/// Most metadata.
+const MOST: usize = 16;
+/// Longest name of metadata, in bytes.
+const LONGEST_NAME: usize = 64;
 
 /// Longest part of a host's name in the name of a connection.
 const LONGEST_HOST: usize = 64;
@@ -33,6 +39,7 @@ const RENEWAL: &str = ":renewal";
 ///         Some(process) => {
 ///             println!("held by {process}"); // billing 1.2, process 4711 on web-1
 ///             println!("{} {:?}", process.application(), process.version());
+///             println!("{:?}", process.metadata());
 ///             println!("{} on {}, since {:?}", process.pid(), process.host(), process.since());
 ///         }
 ///         None => println!("held by {}", holder.id()),
@@ -48,6 +55,8 @@ pub struct Process {
     pub(crate) application: String,
     pub(crate) version: String,
     pub(crate) since: SystemTime,
+    /// A line `<name>=<value>` each.
+    pub(crate) metadata: String,
 }
 
 impl Process {
@@ -62,7 +71,30 @@ impl Process {
             version: String::new(),
             // As it is written.
             since: SystemTime::UNIX_EPOCH + Duration::from_millis(millis),
+            metadata: String::new(),
         }
+    }
+
+    /// What it tells besides, if it can be told.
+    pub(crate) fn set_metadata(&mut self, all: &BTreeMap<String, String>) -> Result<(), Error> {
+        let is_good = |(name, value): (&String, &String)| {
+            let is_name = (1..=LONGEST_NAME).contains(&name.len()) && !name.contains('=');
+            let controls = name.contains(char::is_control) || value.contains(char::is_control);
+            is_name && value.len() <= LONGEST && !controls
+        };
+        if all.len() > MOST || !all.iter().all(is_good) {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "at most 16 metadata, with names of 1 to 64 bytes without `=` and values of at most 256, without control \
+                 characters",
+            ));
+        }
+        let lines: Vec<_> = all
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        self.metadata = lines.join("\n");
+        Ok(())
     }
 
     /// Whether the application can be called so.
@@ -98,6 +130,13 @@ impl Process {
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         (!self.version.is_empty()).then_some(&self.version)
+    }
+
+    /// What it tells besides, see [`LocksBuilder::metadata`](crate::LocksBuilder::metadata): values by names, at most 16.
+    #[must_use]
+    pub fn metadata(&self) -> BTreeMap<&str, &str> {
+        let lines = self.metadata.lines().take(MOST);
+        lines.filter_map(|line| line.split_once('=')).collect()
     }
 
     /// When its `Locks` were made, by the clock of its host, to the millisecond.
@@ -223,6 +262,37 @@ mod tests {
     }
 
     #[test]
+    fn metadata_is_bounded_and_read_as_it_was_written() {
+        let told = |all: &[(&str, &str)]| {
+            let all = all.iter().map(|&(name, value)| (name.into(), value.into()));
+            let mut process = Process::here();
+            process.set_metadata(&all.collect()).map(|()| process)
+        };
+        let process = told(&[("run", "7"), ("job", "a=b, c"), ("empty", "")]).unwrap();
+        assert_eq!(process.metadata, "empty=\njob=a=b, c\nrun=7");
+        let read: Vec<_> = process.metadata().into_iter().collect();
+        assert_eq!(read, [("empty", ""), ("job", "a=b, c"), ("run", "7")]);
+        assert!(told(&[]).unwrap().metadata().is_empty());
+
+        let long = "x".repeat(257);
+        let bad = [
+            [("", "v")],
+            [("a=b", "v")],
+            [("a\n", "v")],
+            [("a", "v\u{1b}")],
+            [(&long[..65], "v")],
+            [("a", &long)],
+        ];
+        for bad in bad {
+            assert_eq!(told(&bad).unwrap_err().kind(), ErrorKind::Config, "{bad:?}");
+        }
+        assert!(told(&[(&long[..64], &long[..256])]).is_ok());
+        let names: Vec<_> = (0..17).map(|n| n.to_string()).collect();
+        let many: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
+        assert!(told(&many[..16]).is_ok() && told(&many).is_err());
+    }
+
+    #[test]
     fn a_process_cannot_forge_a_line_of_a_log() {
         let process = Process {
             host: "web\n1".into(),
@@ -230,6 +300,7 @@ mod tests {
             application: "a\u{1b}[2J".into(),
             version: String::new(),
             since: SystemTime::UNIX_EPOCH,
+            metadata: String::new(),
         };
         assert_eq!(process.to_string(), "a\\u{1b}[2J, process 7 on web\\n1");
         assert_eq!(process.version(), None);

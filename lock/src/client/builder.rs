@@ -1,5 +1,6 @@
 //! The settings of [`Locks`], and connecting with them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,7 @@ pub struct LocksBuilder {
     config: Config,
     /// Name and version.
     application: Option<(String, String)>,
+    metadata: BTreeMap<String, String>,
     /// Whether channels of a cluster are those of all its nodes, also where there are sharded ones.
     plain_channels: bool,
     connect_timeout: Option<Duration>,
@@ -84,6 +86,7 @@ impl LocksBuilder {
             url,
             config,
             application: None,
+            metadata: BTreeMap::new(),
             plain_channels: false,
             connect_timeout: None,
             command_timeout: None,
@@ -141,6 +144,32 @@ impl LocksBuilder {
     /// ```
     pub fn application(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
         self.application = Some((name.into(), version.into()));
+        self
+    }
+
+    /// What others see besides who ask for the [process](Locks::process_of) of a holder, such as a job and its run. Called
+    /// again, it adds another one, or replaces the value of the same name.
+    ///
+    /// At most 16, with names of 1 to 64 bytes and values of at most 256; without control characters, and names without `=`.
+    /// Everybody can read it who may use the locks: nothing secret belongs here.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_url(async |url| {
+    /// let locks = leasehold::Locks::builder(url)
+    ///     .metadata("job", "nightly report")
+    ///     .metadata("run", "4711")
+    ///     .connect()
+    ///     .await?;
+    /// let _guard = locks.mutex("order:42").lock().await?;
+    /// # while locks.process_of(locks.client_id()).await?.is_none() {} // written behind the answer to the first lock
+    /// let holder = locks.mutex("order:42").holder().await?.expect("it is held");
+    /// let process = locks.process_of(holder.client()).await?.expect("it is known");
+    /// assert_eq!(process.metadata()["job"], "nightly report");
+    /// # Ok(())
+    /// # });
+    /// ```
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(name.into(), value.into());
         self
     }
 
@@ -314,6 +343,7 @@ impl LocksBuilder {
             url,
             mut config,
             application,
+            metadata,
             plain_channels,
             connect_timeout,
             command_timeout,
@@ -362,6 +392,7 @@ impl LocksBuilder {
         if let Some((name, version)) = application {
             (process.application, process.version) = (name, version);
         }
+        process.set_metadata(&metadata)?;
         process.check()?;
         #[cfg(feature = "testing")]
         let clock = crate::testing::connect_to(fake, &mut target);

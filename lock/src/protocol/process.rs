@@ -16,6 +16,8 @@ static REGISTER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("process/register.lua")));
 
 const FIELDS: [&str; 5] = ["host", "pid", "app", "version", "since"];
+/// Only there if there is anything in it.
+const METADATA: &str = "meta";
 
 /// The key of the entry of this client. The namespace is no part of it: a client id is unique without.
 pub(crate) fn key(client: &str) -> String {
@@ -37,6 +39,9 @@ pub(crate) fn register<'a>(key: &'a str, process: &'a Process, lasts: Duration) 
     for (field, value) in FIELDS.into_iter().zip(values) {
         call.arg(field).arg(value);
     }
+    if !process.metadata.is_empty() {
+        call.arg(METADATA).arg(process.metadata.as_str());
+    }
     call
 }
 
@@ -52,7 +57,7 @@ pub(crate) fn ask(client: &str) -> Option<(String, Command)> {
     Uuid::try_parse(client).ok()?;
     let key = key(client);
     let mut command = Command::new("HMGET").arg(key.as_str());
-    for field in FIELDS {
+    for field in FIELDS.into_iter().chain([METADATA]) {
         command = command.arg(field);
     }
     Some((key, command))
@@ -60,7 +65,7 @@ pub(crate) fn ask(client: &str) -> Option<(String, Command)> {
 
 /// Reads the answer; `None` if there is no entry, or something else.
 pub(crate) fn read(reply: &Value) -> Option<Process> {
-    let [host, pid, application, version, since] = reply.as_array()? else {
+    let [host, pid, application, version, since, metadata] = reply.as_array()? else {
         return None;
     };
     let since: u64 = text(since)?.parse().ok()?;
@@ -70,6 +75,7 @@ pub(crate) fn read(reply: &Value) -> Option<Process> {
         application: text(application)?,
         version: text(version).unwrap_or_default(),
         since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since))?,
+        metadata: text(metadata).unwrap_or_default(),
     })
 }
 
@@ -83,7 +89,10 @@ mod tests {
 
     #[test]
     fn only_an_entry_that_is_whole_is_one() {
-        let entry = |values: [&str; 5]| Value::Array(values.map(bulk).into());
+        let entry = |values: [&str; 5]| {
+            let values = values.map(bulk).into_iter();
+            Value::Array(values.chain([Value::Null]).collect())
+        };
         let read_one = read(&entry(["web-1", "42", "billing", "1.2", "1700000000000"])).unwrap();
         assert_eq!(read_one.to_string(), "billing 1.2, process 42 on web-1");
         assert_eq!(
@@ -95,11 +104,15 @@ mod tests {
             entry(["web-1", "42", "billing", "", "-1"]),
             entry(["web-1", "42", "billing", "", "99999999999999999999"]),
             Value::Array([Value::Null, Value::Null].into()),
-            Value::Array(vec![Value::Null; 5]),
+            Value::Array(vec![Value::Null; 6]),
             bulk("x"),
         ] {
             assert!(read(&broken).is_none(), "{broken:?}");
         }
+        let told = ["web-1", "42", "billing", "", "1", "job=nightly\nforged\n=x"];
+        let told = read(&Value::Array(told.map(bulk).into())).unwrap();
+        let metadata: Vec<_> = told.metadata().into_iter().collect();
+        assert_eq!(metadata, [("", "x"), ("job", "nightly")]);
     }
 
     #[test]

@@ -90,6 +90,31 @@ async fn a_holder_and_a_waiter_lead_to_their_processes() {
 }
 
 #[tokio::test]
+async fn a_holder_tells_what_it_was_given_to_tell() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let builder = Locks::builder(server.url()).metadata("run", "7");
+    let builder = builder
+        .metadata("job", "x")
+        .metadata("job", "nightly report");
+    let ours = builder.connect().await.unwrap();
+    let theirs = locks(&server).await;
+    let _guard = take(&ours, "a").await;
+    let _other = take(&theirs, "b").await;
+    let process = process_of(&theirs, ours.client_id()).await;
+    let told: Vec<_> = process.metadata().into_iter().collect();
+    assert_eq!(told, [("job", "nightly report"), ("run", "7")]);
+    let written = raw.cmd(&["HGET", &key(&ours), "meta"]).await;
+    assert_eq!(written.str(), "job=nightly report\nrun=7");
+    let nothing = process_of(&ours, theirs.client_id()).await;
+    assert!(nothing.metadata().is_empty());
+
+    let bad = Locks::builder(server.url()).metadata("a=b", "c");
+    let error = bad.connect().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+}
+
+#[tokio::test]
 async fn whatever_is_held_or_waited_for_registers_and_nothing_else_does() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
