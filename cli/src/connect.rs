@@ -2,25 +2,70 @@
 
 use std::time::Duration;
 
-use leasehold::{Locks, LocksBuilder};
+use leasehold::{Locks, LocksBuilder, Redlock};
 
 use crate::args::Global;
 use crate::exit::Failure;
 use crate::output::Output;
 
-/// Connects to the server that the arguments name. `lease` is that of locks which are renewed; 30 s if none is given.
+/// Connects to the server that the arguments name.
 ///
 /// There is no server by default: locks on two servers exclude nobody.
-pub(crate) async fn connect(
+pub(crate) async fn connect(global: &Global, output: &Output) -> Result<Locks, Failure> {
+    connected(builder(global)?, output).await
+}
+
+/// The same, for locks that are renewed within `lease`.
+pub(crate) async fn connect_as(
     global: &Global,
-    lease: Option<Duration>,
+    lease: Duration,
     output: &Output,
 ) -> Result<Locks, Failure> {
-    let locks = builder(global, lease)?.connect().await?;
+    connected(builder(global)?.lease(lease), output).await
+}
+
+async fn connected(builder: LocksBuilder, output: &Output) -> Result<Locks, Failure> {
+    let locks = builder.connect().await?;
     for warning in locks.warnings() {
         output.note(&format!("warning: {warning}"));
     }
     Ok(locks)
+}
+
+/// What several servers know of their locks after a restart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Durability {
+    /// All.
+    Forever,
+    /// Nothing, of locks with leases up to this.
+    UpTo(Duration),
+    /// Nothing, of locks with leases up to the one here.
+    Unknown,
+}
+
+/// Connects to a majority of the servers at `urls`, and waits until they are old enough to grant anything.
+pub(crate) async fn connect_several(
+    global: &Global,
+    urls: &[&str],
+    lease: Duration,
+    durability: Durability,
+) -> Result<Redlock, Failure> {
+    let mut builder = Redlock::builder(urls.iter().copied())
+        .interop(global.interop.into())
+        .lease(lease);
+    if let Some(namespace) = &global.namespace {
+        builder = builder.namespace(namespace);
+    }
+    #[cfg(feature = "tls")]
+    if let Some(config) = global.tls.config(urls.iter().copied())? {
+        builder = builder.tls(config);
+    }
+    builder = match durability {
+        Durability::Forever => builder.durable(),
+        Durability::UpTo(longest) => builder.restart_guard(longest),
+        Durability::Unknown => builder,
+    };
+    Ok(builder.connect().await?)
 }
 
 /// Waits, for a second at most, until what was given back is free on the server: a process that ends takes unsent requests along.
@@ -50,13 +95,10 @@ pub(crate) fn of_keys(global: &Global) -> Result<LocksBuilder, Failure> {
 }
 
 /// The settings of [`connect`].
-fn builder(global: &Global, lease: Option<Duration>) -> Result<LocksBuilder, Failure> {
+fn builder(global: &Global) -> Result<LocksBuilder, Failure> {
     let mut builder = of_keys(global)?;
     if let Some(namespace) = &global.namespace {
         builder = builder.namespace(namespace);
-    }
-    if let Some(lease) = lease {
-        builder = builder.lease(lease);
     }
     Ok(builder)
 }

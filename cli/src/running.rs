@@ -21,6 +21,7 @@ pub(crate) mod limits;
 pub(crate) mod messages;
 pub(crate) mod nested;
 pub(crate) mod program;
+pub(crate) mod servers;
 pub(crate) mod signals;
 pub(crate) mod supervisor;
 mod terminal;

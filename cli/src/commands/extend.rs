@@ -35,7 +35,7 @@ struct Extended<'a> {
 /// Extends the hold.
 pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Failure> {
     let Args { key, hold, lease } = args;
-    let locks = connect(context.global, None, context.output).await?;
+    let locks = connect(context.global, context.output).await?;
     let hold = locks.mutex(&key).detached(hold.id);
     let held = hold.extend(lease).await?;
     if context.output.is_json() {

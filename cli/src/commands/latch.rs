@@ -67,7 +67,7 @@ struct Told<'a> {
 }
 
 pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Failure> {
-    let locks = connect(context.global, None, context.output).await?;
+    let locks = connect(context.global, context.output).await?;
     match args.act {
         Act::Set {
             key,

@@ -47,7 +47,7 @@ struct Locked<'a> {
 /// Prints the hold.
 pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Failure> {
     let Args { key, lease, wait } = args;
-    let locks = connect(context.global, None, context.output).await?;
+    let locks = connect(context.global, context.output).await?;
     let mutex = locks.mutex(&key);
     let guard = match wait.at_most() {
         Some(time) => mutex.try_lock_for(time).lease(lease).await?,

@@ -1,5 +1,7 @@
 //! `run`: runs a command under a lock.
 
+mod take;
+
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::os::unix::process::CommandExt;
@@ -8,11 +10,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args as Arguments;
-use leasehold::{Acquire, Locks, Owner};
 use serde::Serialize;
 
 use super::Context;
-use crate::connect::{close, connect};
 use crate::duration;
 use crate::exit::{self, Failure};
 use crate::output::{Output, shown};
@@ -24,6 +24,7 @@ use crate::running::program;
 use crate::running::signals::{self, Signals};
 use crate::running::supervisor::{Outcome, Task, supervise};
 use crate::wait::Waiting;
+use take::{Begun, Lock, Taken, begin};
 
 /// The longest wait for the server's answer to the release.
 const RELEASE: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ The command is never given to a shell. It has its process group, its standard st
 lock is renewed while it runs. If that fails, it gets SIGTERM --grace before the deadline and SIGKILL in time: it is dead before
 others can have the lock.
 
-Its environment has LEASEHOLD_KEY, LEASEHOLD_TOKEN (the fencing token), LEASEHOLD_OWNER, LEASEHOLD_LEASE_MS, and in
+Its environment has LEASEHOLD_KEY, LEASEHOLD_TOKEN (the fencing token; with --also a line for each lock, as in LEASEHOLD_KEY), LEASEHOLD_OWNER, LEASEHOLD_LEASE_MS, and in
 LEASEHOLD_LOST_FD the number of a descriptor that ends when the lock is lost. A `run` of the same key inside of it runs its
 command under the same hold.
 
@@ -75,6 +76,11 @@ pub(crate) struct Args {
     /// First come, first served, over all machines.
     #[arg(long)]
     fair: bool,
+    /// Another lock to take together with KEY: all of them or none. Given again for each further one.
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["shared", "permits", "fair", "at_least", "redlock"])]
+    also: Vec<String>,
+    #[command(flatten)]
+    servers: take::Several,
     /// What to do before the lock is lost: a signal and then SIGKILL, `kill` for SIGKILL alone, or `ignore`.
     #[arg(long, value_name = "HOW", default_value = "term", value_parser = signals::on_lost)]
     on_lost: OnLost,
@@ -97,8 +103,11 @@ struct Report<'a> {
     /// Why the lock was lost.
     lost: Option<String>,
     code: u8,
-    key: &'a str,
-    token: Option<u64>,
+    #[serde(flatten)]
+    lock: &'a Lock,
+    /// What was taken with it.
+    #[serde(skip_serializing_if = "<[Lock]>::is_empty")]
+    also: &'a [Lock],
     waited_ms: u128,
     held_ms: u128,
 }
@@ -113,10 +122,10 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     let mut signals =
         Signals::new().map_err(|error| Failure::system(format!("no signals: {error}")))?;
     let began = Instant::now();
-    let (owner, hold) = match begin(&args, context, &mut signals).await? {
-        Begun::Hold { owner, hold } => (owner, hold),
-        Begun::Nested(outer) => {
-            return Err(run_inside(&program, &args.command, &outer, context.output));
+    let Taken { hold, locks, owner } = match begin(&args, context, &mut signals).await? {
+        Begun::Taken(taken) => taken,
+        Begun::Nested => {
+            return Err(run_inside(&program, &args, context.output));
         }
         Begun::Interrupted(number) => {
             let by = signals::name(number);
@@ -125,29 +134,26 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
         }
     };
     let (waited, held) = (began.elapsed(), Instant::now());
-    context
-        .output
-        .note(&format!("`{}` is held", shown(hold.key())));
+    context.output.note(&format!("{} held", described(&locks)));
     let task = Task {
         program: &program,
         command: &args.command,
-        environment: environment(&args, &hold, owner.as_ref()),
+        environment: environment(&args, &locks, &owner),
         limits,
         lease: args.lease,
     };
     let outcome = supervise(&task, &hold, &mut signals, context.output).await;
-    let (key, token) = (hold.key().to_owned(), hold.token());
     release(hold, context.output).await;
     let outcome = outcome?;
     let (reason, code) = verdict(&outcome);
     tell(&outcome, code, context.output);
-    if context.output.is_json() {
+    if let (true, [first, also @ ..]) = (context.output.is_json(), &locks[..]) {
         context.output.last_line(&Report {
             reason,
             lost: outcome.reason.map(|reason| reason.to_string()),
             code,
-            key: &key,
-            token,
+            lock: first,
+            also,
             waited_ms: waited.as_millis(),
             held_ms: held.elapsed().as_millis(),
         });
@@ -155,115 +161,13 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     Ok(code)
 }
 
-/// What came of the attempt to take what the command runs under.
-enum Begun {
-    Hold {
-        /// Of a lock that may nest.
-        owner: Option<Owner>,
-        hold: Hold,
-    },
-    /// A `run` above has it.
-    Nested(Outer),
-    /// A signal came.
-    Interrupted(i32),
-}
-
-/// Connects and takes what the command runs under, unless a signal comes before.
-async fn begin(
-    args: &Args,
-    context: &Context<'_>,
-    signals: &mut Signals,
-) -> Result<Begun, Failure> {
-    let locks = tokio::select! {
-        number = signals.next_end() => return Ok(Begun::Interrupted(number)),
-        locks = connect(context.global, Some(args.lease), context.output) => locks?,
-    };
-    let begun = tokio::select! {
-        number = signals.next_end() => Ok(Begun::Interrupted(number)),
-        begun = take(args, &locks) => begun,
-    };
-    if !matches!(begun, Ok(Begun::Hold { .. })) {
-        // Its place in line is given up.
-        close(&locks).await;
-    }
-    begun
-}
-
-/// Takes what the command runs under.
-async fn take(args: &Args, locks: &Locks) -> Result<Begun, Failure> {
-    let key = &args.key;
-    if args.permits.is_none()
-        && let Some(outer) = nested::holding(locks, key).await?
-    {
-        if outer.shared && !args.shared {
-            return Err(Failure::usage(format!(
-                "`{}` is held as a read lock by the `run` around this one, so an exclusive lock would wait for itself",
-                shown(key)
-            )));
-        }
-        return Ok(Begun::Nested(outer));
-    }
-    let owner = locks.owner();
-    let time = args.wait.at_most();
-    let hold = if let (Some(permits), Some(of)) = (args.permits, args.of) {
-        let semaphore = locks.semaphore(key, of.get());
-        let permit = match time {
-            Some(time) => {
-                bounded(semaphore.try_acquire_many_for(permits.get(), time), args).await?
-            }
-            None => Some(bounded(semaphore.acquire_many(permits.get()), args).await?),
-        };
-        permit.map(Hold::Permits)
-    } else if args.shared {
-        let lock = owner.rw_lock(key);
-        let guard = match time {
-            Some(time) => bounded(lock.try_read_for(time), args).await?,
-            None => Some(bounded(lock.read(), args).await?),
-        };
-        guard.map(Hold::Read)
-    } else if args.fair {
-        let lock = owner.fair_mutex(key);
-        let guard = match time {
-            Some(time) => bounded(lock.try_lock_for(time), args).await?,
-            None => Some(bounded(lock.lock(), args).await?),
-        };
-        guard.map(Hold::Lock)
-    } else {
-        let lock = owner.mutex(key);
-        let guard = match time {
-            Some(time) => bounded(lock.try_lock_for(time), args).await?,
-            None => Some(bounded(lock.lock(), args).await?),
-        };
-        guard.map(Hold::Lock)
-    };
-    let hold = hold.ok_or_else(|| Failure {
-        code: args.conflict_exit,
-        ..Failure::busy(format!("`{}` is held by others", shown(key)))
-    })?;
-    Ok(Begun::Hold {
-        owner: args.permits.is_none().then_some(owner),
-        hold,
-    })
-}
-
-/// The same acquisition, with the shortest and the longest hold that were asked for.
-fn bounded<T>(mut acquire: Acquire<T>, args: &Args) -> Acquire<T> {
-    if let Some(at_least) = args.at_least {
-        acquire = acquire.at_least(at_least);
-    }
-    if let Some(max_hold) = args.max_hold {
-        acquire = acquire.max_hold(max_hold);
-    }
-    acquire
-}
-
 /// Becomes the command, under the hold of the `run` above, which watches over it. Returns only if that fails.
-fn run_inside(program: &Path, command: &[OsString], outer: &Outer, output: &Output) -> Failure {
+fn run_inside(program: &Path, args: &Args, output: &Output) -> Failure {
     output.note(&format!(
         "`{}` is held by the `run` around this one",
-        shown(&outer.key)
+        shown(&args.key)
     ));
-    let [name, arguments @ ..] = command else {
+    let [name, arguments @ ..] = &args.command[..] else {
         return Failure::usage("there is no command");
     };
     let error = Command::new(program).arg0(name).args(arguments).exec();
@@ -273,30 +177,45 @@ fn run_inside(program: &Path, command: &[OsString], outer: &Outer, output: &Outp
     )
 }
 
-/// What the command finds in its environment.
-fn environment(args: &Args, hold: &Hold, owner: Option<&Owner>) -> Vec<(&'static str, OsString)> {
+/// The locks, for people.
+fn described(locks: &[Lock]) -> String {
+    let keys: Vec<_> = locks
+        .iter()
+        .map(|lock| format!("`{}`", shown(&lock.key)))
+        .collect();
+    let verb = if keys.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", keys.join(", "))
+}
+
+/// What the command finds in its environment. Of several locks, names and tokens have a line each.
+fn environment(args: &Args, locks: &[Lock], owner: &take::Owned) -> Vec<(&'static str, OsString)> {
+    let lines = |text: fn(&Lock) -> String| -> OsString {
+        let lines: Vec<_> = locks.iter().map(text).collect();
+        lines.join("\n").into()
+    };
+    let token = |lock: &Lock| {
+        lock.token
+            .map(|token| token.to_string())
+            .unwrap_or_default()
+    };
     let mut variables = vec![
-        ("LEASEHOLD_KEY", OsString::from(&args.key)),
+        ("LEASEHOLD_KEY", lines(|lock| lock.name.clone())),
         (
             "LEASEHOLD_LEASE_MS",
             args.lease.as_millis().to_string().into(),
         ),
         // Not those of a `run` around this one.
-        (
-            "LEASEHOLD_TOKEN",
-            hold.token()
-                .map_or_else(String::new, |token| token.to_string())
-                .into(),
-        ),
-        ("LEASEHOLD_OWNER", owner.map_or("", Owner::id).into()),
+        ("LEASEHOLD_TOKEN", lines(token)),
+        ("LEASEHOLD_OWNER", owner.told().into()),
     ];
-    if let Some(owner) = owner {
-        let outer = Outer {
-            key: hold.key().to_owned(),
-            owner: owner.id().to_owned(),
+    if let Some(prefix) = owner.prefix() {
+        let above = locks.iter().map(|lock| Outer {
+            key: lock.key.clone(),
+            owner: prefix.clone(),
             shared: args.shared,
-        };
-        variables.push((nested::OUTER, nested::extended(nested::chain(), outer)));
+            several: args.servers.is_several(),
+        });
+        variables.push((nested::OUTER, nested::extended(nested::chain(), above)));
     }
     variables
 }

@@ -77,7 +77,7 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
             lease,
             wait,
         } => {
-            let locks = connect(context.global, None, context.output).await?;
+            let locks = connect(context.global, context.output).await?;
             acquire(&locks, &key, (permits, take), lease, wait, context).await
         }
         Act::Release { key, id } => release(&key, &id, context).await,

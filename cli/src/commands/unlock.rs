@@ -31,7 +31,7 @@ struct Unlocked<'a> {
 /// Releases the hold.
 pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Failure> {
     let Args { key, hold } = args;
-    let locks = connect(context.global, None, context.output).await?;
+    let locks = connect(context.global, context.output).await?;
     let hold = locks.mutex(&key).detached(hold.id);
     let released = hold.release().await? == Release::Released;
     if context.output.is_json() {

@@ -28,7 +28,7 @@ struct Verified<'a> {
 /// Asks for the hold.
 pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Failure> {
     let Args { key, hold } = args;
-    let locks = connect(context.global, None, context.output).await?;
+    let locks = connect(context.global, context.output).await?;
     let hold = locks.mutex(&key).detached(hold.id);
     let remaining = hold.remaining().await?;
     let verified = Verified {

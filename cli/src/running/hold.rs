@@ -1,9 +1,9 @@
-//! What a command runs under: a lock, a read lock or permits.
+//! What a command runs under: one lock or several, a read lock or permits.
 
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Error, Guard, LostReason, Permit, ReadGuard, Release};
+use leasehold::{Error, Guard, LostReason, MultiGuard, Permit, ReadGuard, RedlockGuard, Release};
 
 /// A hold of any kind.
 #[derive(Debug)]
@@ -11,33 +11,32 @@ pub(crate) enum Hold {
     Lock(Guard),
     Read(ReadGuard),
     Permits(Permit),
+    /// Of several locks, which are lost together.
+    All(MultiGuard),
+    /// Of a lock at several servers.
+    Majority(RedlockGuard),
 }
 
 impl Hold {
-    /// The key on the server.
-    pub(crate) fn key(&self) -> &str {
-        match self {
-            Self::Lock(guard) => guard.key(),
-            Self::Read(guard) => guard.key(),
-            Self::Permits(permit) => permit.key(),
-        }
-    }
-
-    /// The fencing token; `None` of permits, which several have at the same time.
-    pub(crate) fn token(&self) -> Option<u64> {
+    /// The fencing token of the lock of this name; `None` of permits, which several have at the same time.
+    pub(crate) fn token(&self, name: &str) -> Option<u64> {
         match self {
             Self::Lock(guard) => Some(guard.token().as_u64()),
             Self::Read(guard) => Some(guard.token().as_u64()),
             Self::Permits(_) => None,
+            Self::All(guard) => guard.tokens().get(name).map(|token| token.as_u64()),
+            Self::Majority(guard) => guard.token().map(|token| token.as_u64()),
         }
     }
 
-    /// For how long it may be trusted.
-    pub(crate) fn valid_for(&self) -> Duration {
+    /// For how long it may be trusted; of several locks, the one that ends first.
+    pub(super) fn valid_for(&self) -> Duration {
         match self {
             Self::Lock(guard) => guard.valid_for(),
             Self::Read(guard) => guard.valid_for(),
             Self::Permits(permit) => permit.valid_for(),
+            Self::All(guard) => guard.valid_for(),
+            Self::Majority(guard) => guard.valid_for(),
         }
     }
 
@@ -47,6 +46,8 @@ impl Hold {
             Self::Lock(guard) => Box::pin(guard.lost()),
             Self::Read(guard) => Box::pin(guard.lost()),
             Self::Permits(permit) => Box::pin(permit.lost()),
+            Self::All(guard) => Box::pin(guard.lost()),
+            Self::Majority(guard) => Box::pin(guard.lost()),
         }
     }
 
@@ -56,6 +57,8 @@ impl Hold {
             Self::Lock(guard) => guard.release().await,
             Self::Read(guard) => guard.release().await,
             Self::Permits(permit) => permit.release().await,
+            Self::All(guard) => guard.release().await,
+            Self::Majority(guard) => guard.release().await,
         }
     }
 }

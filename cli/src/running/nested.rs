@@ -3,23 +3,27 @@
 use std::env;
 use std::ffi::OsString;
 
-use leasehold::Locks;
 use serde::{Deserialize, Serialize};
 
+use super::servers::Servers;
 use crate::exit::Failure;
+use crate::output::shown;
 
 /// The variable with the chain.
 pub(crate) const OUTER: &str = "LEASEHOLD_OUTER";
 
-/// A hold of a `run` above this process.
+/// A lock of a `run` above this process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outer {
     /// The key on the server.
     pub(crate) key: String,
-    /// The id of the owner.
+    /// What the id of its holder begins with.
     pub(crate) owner: String,
     /// Whether it is a read lock.
     pub(crate) shared: bool,
+    /// Whether a majority of several servers granted it.
+    #[serde(default)]
+    pub(crate) several: bool,
 }
 
 /// The chain above, outermost first. What cannot be read is none: this program wrote it, or somebody who wants no nesting.
@@ -28,28 +32,66 @@ pub(crate) fn chain() -> Vec<Outer> {
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-/// The chain for a command under one more hold.
-pub(crate) fn extended(mut chain: Vec<Outer>, hold: Outer) -> OsString {
-    chain.push(hold);
+/// The chain for a command under more locks.
+pub(crate) fn extended(mut chain: Vec<Outer>, locks: impl Iterator<Item = Outer>) -> OsString {
+    chain.extend(locks);
     serde_json::to_string(&chain).unwrap_or_default().into()
 }
 
-/// The hold of the chain that has this key, if the server says that it is there still.
+/// Whether a `run` above has all of these locks, `shared` or not, if the server says that they are there still.
 ///
 /// The chain alone proves nothing: a process may have outlived the `run` that started it.
-pub(crate) async fn holding(locks: &Locks, name: &str) -> Result<Option<Outer>, Failure> {
-    let mutex = locks.mutex(name);
-    let Some(outer) = chain().into_iter().rfind(|outer| outer.key == mutex.key()) else {
+///
+/// # Errors
+///
+/// What is wanted would wait for what is held above.
+pub(crate) async fn is_held_above(
+    servers: &Servers,
+    names: &[&str],
+    shared: bool,
+) -> Result<bool, Failure> {
+    let mut held = Vec::new();
+    for name in names {
+        let Some(outer) = above(servers, name).await? else {
+            continue;
+        };
+        let why = if outer.several != servers.is_several() {
+            if outer.several {
+                "by a majority of several servers"
+            } else {
+                "at a single server"
+            }
+        } else if outer.shared && !shared {
+            "as a read lock"
+        } else {
+            held.push(*name);
+            continue;
+        };
+        return Err(waits_for_itself(name, why));
+    }
+    match held.first() {
+        Some(first) if held.len() < names.len() => {
+            Err(waits_for_itself(first, "without the others"))
+        }
+        Some(_) => Ok(true),
+        None => Ok(false),
+    }
+}
+
+/// The lock of the chain that has this name and is held.
+async fn above(servers: &Servers, name: &str) -> Result<Option<Outer>, Failure> {
+    let key = servers.key(name);
+    let Some(outer) = chain().into_iter().rfind(|outer| outer.key == key) else {
         return Ok(None);
     };
-    let found = if outer.shared {
-        locks.rw_lock(name).inspect().await?
-    } else {
-        mutex.inspect().await?
-    };
-    let is_held = found
-        .holders()
-        .iter()
-        .any(|holder| holder.id().starts_with(&outer.owner));
+    let holders = servers.holders(name, outer.shared).await?;
+    let is_held = holders.iter().any(|id| id.starts_with(&outer.owner));
     Ok(is_held.then_some(outer))
+}
+
+fn waits_for_itself(name: &str, why: &str) -> Failure {
+    Failure::usage(format!(
+        "`{}` is held by the `run` around this one {why}: this one would wait for itself",
+        shown(name)
+    ))
 }

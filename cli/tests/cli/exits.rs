@@ -66,6 +66,19 @@ const CASES: &[Case] = &[
     ),
     (&["run", "--permits", "2", "k", "--", "true"], 64, "--of"),
     (
+        &["run", "-s", "k", "--also", "b", "--", "true"],
+        64,
+        "--also",
+    ),
+    (&["run", "k", "--also", "", "--", "true"], 64, "name"),
+    (&["run", "k", "--also", "a\nb", "--", "true"], 64, "a line"),
+    (&["run", "--durable", "k", "--", "true"], 64, "--redlock"),
+    (
+        &["run", "--redlock", "nowhere", "k", "--", "true"],
+        64,
+        "nowhere",
+    ),
+    (
         &["run", "--permits", "0", "--of", "2", "k", "--", "true"],
         64,
         "permits",

@@ -5,6 +5,7 @@
 mod cron;
 mod exits;
 mod holds;
+mod kinds;
 mod lost_fd;
 mod nested;
 mod promise;

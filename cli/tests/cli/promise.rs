@@ -17,22 +17,44 @@ use super::support::{
 /// Of the locks here.
 const LEASE: &str = "1s";
 /// Ignores what can be ignored.
-const STUBBORN: &str = "trap '' TERM INT HUP";
+pub(super) const STUBBORN: &str = "trap '' TERM INT HUP";
 
 /// How often the supervisor is killed as it begins.
 const INSTANTS: u64 = 24;
 
 /// A `run` of a command that gives signs of life.
-struct Run {
+pub(super) struct Run {
     process: Child,
-    beats: Beats,
+    pub(super) beats: Beats,
+}
+
+/// What a `run` is started with.
+#[derive(Clone, Copy)]
+pub(super) struct Contender<'a> {
+    pub(super) key: &'a str,
+    pub(super) lease: &'a str,
+    pub(super) options: &'a [&'a str],
 }
 
 impl Run {
     fn start(url: &str, key: &str, options: &[&str], before: &str) -> Self {
+        let contender = Contender {
+            key,
+            lease: LEASE,
+            options,
+        };
+        Self::contend(url, contender, before)
+    }
+
+    pub(super) fn contend(url: &str, contender: Contender<'_>, before: &str) -> Self {
+        let Contender {
+            key,
+            lease,
+            options,
+        } = contender;
         let beats = Beats::new();
         let mut command = at(url);
-        command.args(["run", "--json", "--lease", LEASE]);
+        command.args(["run", "--json", "--lease", lease]);
         command.args(options).arg(key);
         beating(&mut command, &beats, before);
         Self {
@@ -41,23 +63,23 @@ impl Run {
         }
     }
 
-    fn supervisor(&self) -> u32 {
+    pub(super) fn supervisor(&self) -> u32 {
         self.process.id().expect("it was not waited for")
     }
 
-    fn watchdog(&self) -> u32 {
+    pub(super) fn watchdog(&self) -> u32 {
         let children = children_of(self.supervisor());
         assert_eq!(children.len(), 1, "the watchdog");
         children[0]
     }
 
-    fn command(&self) -> u32 {
+    pub(super) fn command(&self) -> u32 {
         let children = children_of(self.watchdog());
         assert_eq!(children.len(), 1, "the command");
         children[0]
     }
 
-    async fn ends(self) -> std::process::Output {
+    pub(super) async fn ends(self) -> std::process::Output {
         ended(self.process).await
     }
 }
@@ -69,9 +91,26 @@ async fn without_overlap(
     (key, before, processes): (&str, &str, usize),
     fault: impl AsyncFnOnce(&Run),
 ) -> std::process::Output {
-    let first = Run::start(&url, key, &[], before);
+    let contender = |options| Contender {
+        key,
+        lease: LEASE,
+        options,
+    };
+    let both = [contender(&[]), contender(&["--wait", "30s"])];
+    no_overlap(&url, both, (before, processes), fault).await
+}
+
+/// The same, of contenders that may be different.
+pub(super) async fn no_overlap(
+    url: &str,
+    [first, second]: [Contender<'_>; 2],
+    (before, processes): (&str, usize),
+    fault: impl AsyncFnOnce(&Run),
+) -> std::process::Output {
+    let key = first.key;
+    let first = Run::contend(url, first, before);
     first.beats.began_with(processes).await;
-    let second = Run::start(&url, key, &["--wait", "30s"], "");
+    let second = Run::contend(url, second, "");
     // In line, or at least under way.
     tokio::time::sleep(ms(200)).await;
     assert!(second.beats.first().is_none(), "{key}: both run");
@@ -93,7 +132,7 @@ async fn without_overlap(
 }
 
 /// Starts one more that gives signs of life in its group and one in a session of its own.
-fn family() -> String {
+pub(super) fn family() -> String {
     format!("{STUBBORN}; \"$@\" & setsid \"$@\" &")
 }
 

@@ -71,6 +71,7 @@ async fn every_command_trusts_the_authority_and_shows_its_certificate() {
     let Some(stage) = Stage::start().await else {
         return;
     };
+    let redlock = stage.url.clone();
     for (args, code) in [
         (&["ls"][..], 0),
         (&["inspect", "free"], 1),
@@ -83,6 +84,18 @@ async fn every_command_trusts_the_authority_and_shows_its_certificate() {
             0,
         ),
         (&["run", "order", "--", "true"], 0),
+        (
+            &[
+                "run",
+                "--durable",
+                "--redlock",
+                &redlock,
+                "order",
+                "--",
+                "true",
+            ],
+            0,
+        ),
     ] {
         if cfg!(not(target_os = "linux")) && args[0] == "run" {
             continue;
