@@ -15,13 +15,18 @@ pub(crate) async fn connect(global: &Global, output: &Output) -> Result<Locks, F
     connected(builder(global)?, output).await
 }
 
-/// The same, for locks that are renewed within `lease`.
+/// The same, for locks that are renewed within `lease`. `metadata` is what others see who ask for their holder.
 pub(crate) async fn connect_as(
     global: &Global,
     lease: Duration,
+    metadata: &[(String, String)],
     output: &Output,
 ) -> Result<Locks, Failure> {
-    connected(builder(global)?.lease(lease), output).await
+    let mut builder = builder(global)?.lease(lease);
+    for (name, value) in metadata {
+        builder = builder.metadata(name, value);
+    }
+    connected(builder, output).await
 }
 
 async fn connected(builder: LocksBuilder, output: &Output) -> Result<Locks, Failure> {

@@ -221,6 +221,10 @@ fn add_holder(out: &mut String, held: &Held, processes: &Processes) {
         if let Some(since) = process.connected_for() {
             let _ = write!(out, ", connected for {}", duration(since));
         }
+        for (name, value) in &process.meta {
+            let (name, value) = (escaped(name.as_bytes()), escaped(value.as_bytes()));
+            let _ = write!(out, "\n    {name}={value}");
+        }
     }
     out.push('\n');
 }

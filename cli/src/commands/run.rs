@@ -81,6 +81,9 @@ pub(crate) struct Args {
     also: Vec<String>,
     #[command(flatten)]
     servers: take::Several,
+    /// What others see of the holder, who look at the lock. Given again for each further one; nothing secret belongs here.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair, conflicts_with = "redlock")]
+    meta: Vec<(String, String)>,
     /// What to do before the lock is lost: a signal and then SIGKILL, `kill` for SIGKILL alone, or `ignore`.
     #[arg(long, value_name = "HOW", default_value = "term", value_parser = signals::on_lost)]
     on_lost: OnLost,
@@ -159,6 +162,12 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
         });
     }
     Ok(code)
+}
+
+/// Reads `name=value`.
+fn pair(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("it is no name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Becomes the command, under the hold of the `run` above, which watches over it. Returns only if that fails.

@@ -16,6 +16,8 @@ use super::shape::client_of;
 
 /// Before the client's UUID in the key of its process.
 const PREFIX: &str = "lockp:";
+/// Most metadata that is read, as the library writes no more.
+const MOST: usize = 16;
 
 /// A process that uses locks, as it says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +30,9 @@ pub(crate) struct Process {
     pub(crate) version: Option<String>,
     /// When it connected, in milliseconds of the Unix time.
     pub(crate) since: Option<u64>,
+    /// What it tells besides.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) meta: BTreeMap<String, String>,
 }
 
 /// All processes that are registered.
@@ -102,6 +107,16 @@ impl Process {
         }
     }
 
+    /// What it tells besides, `name=value` with commas between; nothing if it tells nothing.
+    pub(crate) fn told(&self) -> String {
+        let told: Vec<_> = self
+            .meta
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        told.join(", ")
+    }
+
     /// For how long it has been connected, by the clock here.
     pub(crate) fn connected_for(&self) -> Option<Duration> {
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(self.since?);
@@ -123,12 +138,22 @@ impl Process {
                 "pid" => process.pid = integer(value).and_then(|pid| pid.try_into().ok()),
                 "app" => process.app = text(value).filter(|app| !app.is_empty()),
                 "version" => process.version = text(value).filter(|version| !version.is_empty()),
+                "meta" => process.meta = metadata(&text(value)?),
                 "since" => process.since = integer(value).and_then(|ms| ms.try_into().ok()),
                 _ => {}
             }
         }
         (!process.host.is_empty()).then_some(process)
     }
+}
+
+/// The lines `name=value`.
+fn metadata(lines: &str) -> BTreeMap<String, String> {
+    let pairs = lines.lines().take(MOST).filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    });
+    pairs.collect()
 }
 
 async fn registered(node: &Node) -> Result<Vec<Process>, Error> {

@@ -103,7 +103,11 @@ pub(crate) fn holder(seen: &Seen, processes: &Processes) -> String {
         ([], Kind::Counting, Some(free)) => format!("{free} free"),
         ([], ..) => "free".into(),
         ([one], kind, _) if kind != Kind::Semaphore && kind != Kind::Barrier => {
-            place(one.client(), processes)
+            let place = place(one.client(), processes);
+            match processes.of(one.client()).map(Process::told).as_deref() {
+                None | Some("") => place,
+                Some(told) => format!("{place} {}", escaped(told.as_bytes())),
+            }
         }
         (_, Kind::Semaphore, _) => {
             let all = seen

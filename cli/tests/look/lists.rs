@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_testkit::{Cluster, Server, calls, until};
 
-use crate::support::{MADE_UP, client, hold, locks, register, run, until_waiting};
+use crate::support::{MADE_UP, client, hold, locks, program, register, run, until_waiting};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -223,6 +223,61 @@ async fn inspect_tells_the_line_and_who_tells_a_host() {
     );
     drop(guard);
     drop(waiting.await.unwrap().unwrap());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_a_run_tells_of_itself_is_shown_with_its_lock() {
+    let server = Server::start().await;
+    let (url, mut raw) = (server.url(), server.raw().await);
+    let mut holder = program(&url);
+    holder.args(["run", "--meta", "job=nightly report", "--meta", "run=a=b"]);
+    let holder = holder.args(["order", "--", "sleep", "60"]).spawn().unwrap();
+    until("its entry", async || {
+        let ran = run(&url, &["inspect", "order"]).await;
+        ran.out.contains("job=nightly report\n    run=a=b\n")
+    })
+    .await;
+    let ran = run(&url, &["ls", "--json"]).await;
+    let process = &ran.row("order")["holders"][0]["process"];
+    assert_eq!(
+        (
+            process["meta"]["job"].as_str(),
+            process["meta"]["run"].as_str()
+        ),
+        (Some("nightly report"), Some("a=b"))
+    );
+    let host = process["host"].as_str().unwrap();
+    let ran = run(&url, &["who", host]).await;
+    assert!(
+        ran.out.contains("leasehold job=nightly report, run=a=b"),
+        "{ran:?}"
+    );
+    drop(holder);
+
+    // What others wrote is escaped, and no more of it is read than the library writes.
+    hold(&mut raw, "made-up", MADE_UP, Some(60_000)).await;
+    register(&mut raw, MADE_UP, "web-1").await;
+    let lines: String = (0..99).map(|n| format!("k{n:02}=\x1b[2J\n")).collect();
+    let entry = format!("lockp:{MADE_UP}");
+    raw.cmd(&["HSET", &entry, "meta", &lines]).await;
+    let ran = run(&url, &["inspect", "made-up"]).await;
+    assert!(
+        ran.out.contains("k15=\\x1b[2J") && !ran.out.contains("k16"),
+        "{}",
+        ran.out
+    );
+    assert!(!ran.out.contains('\x1b'), "{}", ran.out);
+
+    let long = format!("a={}", "x".repeat(257));
+    for (told, why) in [
+        ("job", "name=value"),
+        ("=x", "metadata"),
+        (&long, "metadata"),
+    ] {
+        let ran = run(&url, &["run", "--meta", told, "k", "--", "true"]).await;
+        assert!(ran.code == 64 && ran.err.contains(why), "{ran:?}");
+    }
 }
 
 #[tokio::test]

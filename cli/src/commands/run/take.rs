@@ -137,7 +137,7 @@ pub(super) async fn begin(
 
 async fn servers(args: &Args, context: &Context<'_>) -> Result<Servers, Failure> {
     if !args.servers.is_several() {
-        let locks = connect_as(context.global, args.lease, context.output).await?;
+        let locks = connect_as(context.global, args.lease, &args.meta, context.output).await?;
         return Ok(Servers::One(locks));
     }
     let urls: Vec<_> = args.servers.urls().collect();
