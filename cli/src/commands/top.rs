@@ -27,7 +27,7 @@ use state::{Act, State};
 ///
 /// Keys: up and down select, `s` sorts by the next column and `r` the other way round, `/` filters, space stops the clock, `b`
 /// breaks a lock after a question, `q` ends. The keys are scanned within the budget, so of many locks a look takes longer than
-/// the interval; hand-offs are those that two looks in a row show, and so a lower bound.
+/// the interval; hand-offs and renewals are those that two looks in a row show, and so lower bounds.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Keys to show, as `shop:*`.

@@ -132,6 +132,34 @@ async fn a_narrow_screen_and_a_signal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn renewals_are_counted_and_a_wide_screen_shows_what_a_holder_tells() {
+    let server = stage().await;
+    let (mut raw, url) = (server.raw().await, server.url());
+    let told = "job=nightly report of all shops";
+    raw.cmd(&["HSET", &format!("lockp:{MADE_UP}"), "meta", told])
+        .await;
+    let mut terminal = Terminal::start(&url, &["top", "--interval", "100ms"], (160, 24));
+    let text = terminal.until("the locks", |text| {
+        text.contains("nightly") && text.contains("renewals ≥ 0.0/s")
+    });
+    assert!(text.contains(&format!("web-1:4711 shop {told}")), "{text}");
+    // Renewed between any two looks, as it may be by a lease of a moment.
+    let renews = tokio::spawn(async move {
+        for lease in (1_000_000..).step_by(1_000_000) {
+            raw.cmd(&["PEXPIRE", "order:1", &lease.to_string()]).await;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    });
+    terminal.until("a renewal", |text| {
+        text.contains("renewals ≥") && !text.contains("renewals ≥ 0.0/s")
+    });
+    renews.abort();
+    terminal.until("none any more", |text| text.contains("renewals ≥ 0.0/s"));
+    terminal.press("q");
+    assert_eq!(terminal.ended(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lock_is_broken_after_a_question() {
     let server = Server::start().await;
     let guard = locks(&server.url())

@@ -23,8 +23,10 @@ const COLUMNS: [(Column, &str, u16); 7] = [
     (Column::Waiting, "WAIT", 5),
     (Column::Oldest, "OLDEST", 7),
 ];
-/// As wide as `unknown host (01234567)`.
+/// As wide as `unknown host (01234567)`; on a wide screen it has a half of what is beyond 80 columns.
 const HOLDER: u16 = 23;
+/// The width that all columns fit into.
+const NARROW: u16 = 80;
 /// A lease that has less than this left is shown as a warning.
 const SHORT: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -42,9 +44,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, now: Instant) {
 
 fn headlines(state: &State, width: u16, now: Instant) -> Vec<Line<'static>> {
     let width = usize::from(width);
-    let rate = state
-        .hand_offs
-        .map_or_else(|| "-".into(), |rate| format!("{rate:.1}"));
+    let shown = |rate: Option<f64>| rate.map_or_else(|| "-".into(), |rate| format!("{rate:.1}"));
+    let rate = shown(state.hand_offs);
     let counts = format!(
         "{} held  {} waiting  hand-offs ≥ {rate}/s",
         state.held(),
@@ -67,10 +68,11 @@ fn headlines(state: &State, width: u16, now: Instant) -> Vec<Line<'static>> {
             format!(
                 "oldest wait {} ({})",
                 duration(wait),
-                shortened(&row.key, 30)
+                shortened(&row.key, 16)
             )
         },
     );
+    let oldest = format!("{oldest}  renewals ≥ {}/s", shown(state.renewals));
     let look = match (state.paused, state.looked) {
         (true, _) => "stopped".to_owned(),
         (false, None) => "looking…".to_owned(),
@@ -101,18 +103,24 @@ fn rows(frame: &mut Frame<'_>, state: &State, area: Rect, now: Instant) {
     };
     let header =
         TableRow::new(COLUMNS.map(title)).style(Style::new().add_modifier(Modifier::REVERSED));
-    let widths = COLUMNS.map(|(.., width)| match width {
+    let wider = area.width.saturating_sub(NARROW) / 2;
+    let columns = COLUMNS.map(|(column, _, width)| match column {
+        Column::Holder => width + wider,
+        _ => width,
+    });
+    let widths = columns.map(|width| match width {
         0 => Constraint::Min(8),
         width => Constraint::Length(width),
     });
-    let fixed: u16 = COLUMNS.iter().map(|(.., width)| width + 1).sum();
+    let fixed: u16 = columns.iter().map(|width| width + 1).sum();
     let key_width = usize::from(area.width.saturating_sub(fixed - 1).max(8));
     // Only those that fit are laid out: there may be 10,000.
     let height = usize::from(area.height.saturating_sub(1));
     let selected = state.selected(&shown);
     let first = selected.map_or(0, |at| (at + 1).saturating_sub(height));
     let visible = shown.iter().skip(first).take(height);
-    let cells = visible.map(|row| cells(row, state, key_width, now));
+    let holder_width = usize::from(HOLDER + wider);
+    let cells = visible.map(|row| cells(row, state, (key_width, holder_width), now));
     let table = Table::new(cells, widths)
         .header(header)
         .column_spacing(1)
@@ -121,7 +129,12 @@ fn rows(frame: &mut Frame<'_>, state: &State, area: Rect, now: Instant) {
     frame.render_stateful_widget(table, area, &mut position);
 }
 
-fn cells(row: &Row, state: &State, key_width: usize, now: Instant) -> TableRow<'static> {
+fn cells(
+    row: &Row,
+    state: &State,
+    (key_width, holder_width): (usize, usize),
+    now: Instant,
+) -> TableRow<'static> {
     let seen = &row.seen;
     let held = match row.held_for(now) {
         None => "-".to_owned(),
@@ -145,7 +158,7 @@ fn cells(row: &Row, state: &State, key_width: usize, now: Instant) -> TableRow<'
     TableRow::new([
         Cell::from(shortened(&row.key, key_width)),
         Cell::from(seen.kind_text()),
-        Cell::from(shortened(&row.holder, usize::from(HOLDER))).style(holder),
+        Cell::from(shortened(&row.holder, holder_width)).style(holder),
         Cell::from(held),
         Cell::from(lease(seen)).style(left),
         Cell::from(waits).style(waiting),

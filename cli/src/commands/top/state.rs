@@ -74,6 +74,8 @@ pub(super) struct State {
     pub(super) looked: Option<(Instant, Duration)>,
     /// Hand-offs a second between the latest two looks.
     pub(super) hand_offs: Option<f64>,
+    /// Renewals a second between them.
+    pub(super) renewals: Option<f64>,
 }
 
 const COLUMNS: [Column; 7] = [
@@ -104,6 +106,7 @@ impl State {
             failures: Vec::new(),
             looked: None,
             hand_offs: None,
+            renewals: None,
         }
     }
 
@@ -121,7 +124,7 @@ impl State {
             .into_iter()
             .map(|row| (row.seen.key.clone(), row))
             .collect();
-        let mut handed = 0;
+        let (mut handed, mut renewed) = (0, 0);
         for seen in snapshot.locks {
             let known = before.get(&seen.key);
             let same = known.is_some_and(|row| {
@@ -129,6 +132,7 @@ impl State {
             });
             let both_held = known.is_some_and(|row| row.seen.is_held()) && seen.is_held();
             handed += usize::from(both_held && !same);
+            renewed += known.map_or(0, |row| renewals(&row.seen, &seen));
             self.rows.push(Row {
                 key: escaped(&seen.key),
                 holder: holder(&seen, &snapshot.processes),
@@ -136,10 +140,12 @@ impl State {
                 seen,
             });
         }
-        self.hand_offs = self.looked.map(|(last, _)| {
+        let since = self.looked.map(|(last, _)| {
             let seconds = now.saturating_duration_since(last).as_secs_f64();
-            handed as f64 / seconds.max(0.001)
+            seconds.max(0.001)
         });
+        self.hand_offs = since.map(|seconds| handed as f64 / seconds);
+        self.renewals = since.map(|seconds| renewed as f64 / seconds);
         self.failures = snapshot.failures;
         self.looked = Some((now, snapshot.took));
         self.arrange();
@@ -314,6 +320,23 @@ fn is_same_hold(before: &Seen, after: &Seen) -> bool {
             .collect::<Vec<_>>()
     };
     before.token == after.token && ids(before) == ids(after)
+}
+
+/// How many of the same holds have more of their lease left than before: a lower bound, since one that was renewed twice counts
+/// once, and so is exact where a look comes before a third of the lease has passed.
+fn renewals(before: &Seen, after: &Seen) -> usize {
+    let of_holders = after.holders.iter().filter(|held| {
+        let known = before.holders.iter().find(|known| known.id == held.id);
+        let left = known.and_then(|known| known.remaining.zip(held.remaining));
+        left.is_some_and(|(before, after)| after > before)
+    });
+    let has_leases = |seen: &Seen| seen.holders.iter().any(|held| held.remaining.is_some());
+    if has_leases(before) || has_leases(after) {
+        return of_holders.count();
+    }
+    let left = before.lease.left().zip(after.lease.left());
+    let is_longer = left.is_some_and(|(before, after)| after > before);
+    usize::from(is_longer && after.is_held() && is_same_hold(before, after))
 }
 
 fn compare(sort: Column, a: &Row, b: &Row) -> Ordering {
