@@ -40,7 +40,8 @@ pub(crate) fn extended(mut chain: Vec<Outer>, locks: impl Iterator<Item = Outer>
 
 /// Whether a `run` above has all of these locks, `shared` or not, if the server says that they are there still.
 ///
-/// The chain alone proves nothing: a process may have outlived the `run` that started it.
+/// The chain alone proves nothing: a process may have outlived the `run` that started it, and its hold may stay only because it was
+/// to last for some time at least.
 ///
 /// # Errors
 ///
@@ -85,7 +86,7 @@ async fn above(servers: &Servers, name: &str) -> Result<Option<Outer>, Failure> 
         return Ok(None);
     };
     let holders = servers.holders(name, outer.shared).await?;
-    let is_held = holders.iter().any(|id| id.starts_with(&outer.owner));
+    let is_held = holders.iter().any(|id| is_of(id, &outer.owner));
     Ok(is_held.then_some(outer))
 }
 
@@ -94,4 +95,35 @@ fn waits_for_itself(name: &str, why: &str) -> Failure {
         "`{}` is held by the `run` around this one {why}: this one would wait for itself",
         shown(name)
     ))
+}
+
+/// Whether the hold `id` is one under which somebody acts, of `owner`: this is all of it but for the number of the hold, of seven
+/// digits for an `Owner`, and what the kind of the lock adds.
+fn is_of(id: &str, owner: &str) -> bool {
+    let rest = id.strip_prefix(owner).unwrap_or_default();
+    let (number, kind) = rest.split_once(':').unwrap_or((rest, ""));
+    let is_whole = owner.ends_with(':') || number.len() == 7;
+    is_whole
+        && owner.contains(':')
+        && !number.is_empty()
+        && number.bytes().all(|digit| digit.is_ascii_digit())
+        && kind != "kept"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of;
+
+    #[test]
+    fn a_hold_is_of_the_owner_that_its_id_names_in_full() {
+        let owner = "6f1c2f3e-0000-4000-8000-000000000000:1000000000042";
+        let (id, client) = (format!("{owner}0000003"), &owner[..37]);
+        assert!(is_of(&id, owner));
+        assert!(is_of(&format!("{id}:write"), owner));
+        assert!(is_of(&format!("{client}17"), client), "of no owner");
+        for part in ["", ":", &owner[..1], &owner[..36], &owner[..49], &id, "other:"] {
+            assert!(!is_of(&id, part), "{part:?}");
+        }
+        assert!(!is_of(&format!("{id}:kept"), owner));
+    }
 }

@@ -110,6 +110,38 @@ async fn an_environment_that_outlived_its_run_takes_the_lock_anew() {
 }
 
 #[tokio::test]
+async fn a_hold_that_only_lasts_its_least_time_is_nothing_to_run_under() {
+    let server = Server::start().await;
+    let run = output(
+        &server,
+        [
+            "run",
+            "--at-least",
+            "60s",
+            "k",
+            "--",
+            "sh",
+            "-c",
+            "printf %s \"$LEASEHOLD_OUTER\"",
+        ],
+    )
+    .await;
+    let chain = stdout(&run);
+    // One that names no owner is that of none.
+    let mut unnamed: serde_json::Value = serde_json::from_str(&chain).expect("a chain");
+    unnamed[0]["owner"] = "".into();
+    for chain in [chain, unnamed.to_string()] {
+        let left = leasehold(&server)
+            .env("LEASEHOLD_OUTER", &chain)
+            .args(["run", "--try", "k", "--", "true"])
+            .spawn()
+            .expect("it starts");
+        let left = super::support::ended(left).await;
+        assert_eq!(code(&left), 75, "{chain}: {}", stderr(&left));
+    }
+}
+
+#[tokio::test]
 async fn readers_run_together_and_permits_are_counted() {
     let server = Server::start().await;
     let readers = output(
