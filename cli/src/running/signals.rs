@@ -6,7 +6,7 @@ use std::io;
 use std::str::FromStr;
 use std::task::Poll;
 
-use nix::sys::signal::Signal as Named;
+use nix::sys::signal::{SigSet, Signal as Named};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::limits::OnLost;
@@ -28,11 +28,16 @@ const TAKEN: [Named; 9] = [
 #[derive(Debug)]
 pub(crate) struct Signals {
     taken: Vec<(i32, Signal)>,
+    /// Nobody asks for it. If it was ignored when this process was started, children that end would leave no trace, here and in
+    /// the watchdog; a handler changes that for both.
+    _children: Signal,
 }
 
 impl Signals {
-    /// Those that were ignored when this process was started stay so, for the command too: `nohup` sees to that.
+    /// Those that were ignored when this process was started stay so, for the command too: `nohup` sees to that. None stays blocked:
+    /// that is what a starter with threads has forgotten.
     pub(crate) fn new() -> io::Result<Self> {
+        SigSet::empty().thread_set_mask()?;
         let ignored = ignored();
         let taken = TAKEN
             .into_iter()
@@ -40,7 +45,8 @@ impl Signals {
             .filter(|number| ignored >> (number - 1) & 1 == 0)
             .map(|number| Ok((number, signal(SignalKind::from_raw(number))?)))
             .collect::<io::Result<_>>()?;
-        Ok(Self { taken })
+        let _children = signal(SignalKind::child())?;
+        Ok(Self { taken, _children })
     }
 
     /// The next one.

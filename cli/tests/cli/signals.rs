@@ -1,10 +1,14 @@
 //! Signals to the supervisor.
 
+use std::process::Stdio;
+
 use leasehold_testkit::process::{freeze, signal, thaw};
-use leasehold_testkit::{Server, ms};
+use leasehold_testkit::{Server, ms, until_for};
+use tokio::process::Command;
 
 use super::support::{
-    Beats, beating, children_of, code, ended, is_alive, leasehold, stderr, stdout, until,
+    BOUND, Beats, ENV, beating, children_of, code, ended, is_alive, leasehold, stderr, stdout,
+    until,
 };
 
 #[tokio::test]
@@ -69,7 +73,7 @@ async fn a_signal_while_it_waits_ends_it_and_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_signal_that_was_ignored_stays_ignored() {
     let server = Server::start().await;
-    let mut script = tokio::process::Command::new("sh");
+    let mut script = Command::new("sh");
     script
         .args([
             "-c",
@@ -79,6 +83,41 @@ async fn a_signal_that_was_ignored_stays_ignored() {
         .env("LEASEHOLD_URL", server.url());
     let output = script.output().await.expect("sh");
     assert_eq!(output.stdout, b"alive\n");
+}
+
+#[tokio::test]
+async fn a_starter_that_blocks_signals_or_ignores_its_children_changes_nothing() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let lock = super::support::output(&server, ["lock", "waits", "--lease", "60s"]).await;
+    assert_eq!(code(&lock), 0);
+    let script = "trap 'exit 9' USR1; echo \"$$ 1\" > \"$0\"; while :; do sleep 0.02; done";
+    for (key, odd, name, expected) in [
+        ("children", "--ignore-signal=CHLD", "USR1", 9),
+        ("runs", "--block-signal=USR1,TERM,CHLD", "USR1", 9),
+        ("waits", "--block-signal=USR1,TERM,CHLD", "TERM", 143),
+    ] {
+        let beats = Beats::new();
+        let mut run = Command::new(ENV[0]);
+        run.args([ENV[1], odd, env!("CARGO_BIN_EXE_leasehold")])
+            .args(["run", key, "--", "sh", "-c", script])
+            .arg(beats.file())
+            .env("LEASEHOLD_URL", server.url())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let run = run.spawn().expect("it starts");
+        if key == "waits" {
+            until_for(BOUND, "it waits", async || {
+                raw.cmd(&["ZCARD", "leasehold_line:{waits}"]).await.int() == 1
+            })
+            .await;
+        } else {
+            beats.began().await;
+        }
+        signal(run.id().expect("it runs"), name);
+        let output = ended(run).await;
+        assert_eq!(code(&output), expected, "{key}: {}", stderr(&output));
+    }
 }
 
 #[tokio::test]
