@@ -29,6 +29,8 @@ pub(super) enum FromWatchdog {
     Started(i32),
     /// It could not be started.
     NotStarted(String),
+    /// It was not started: the lock had ended, or was about to.
+    TooLate,
     /// It was stopped by this signal.
     Stopped(i32),
     /// It was sent a signal because of the deadline.

@@ -121,7 +121,15 @@ mod tests {
         assert!(is_of(&id, owner));
         assert!(is_of(&format!("{id}:write"), owner));
         assert!(is_of(&format!("{client}17"), client), "of no owner");
-        for part in ["", ":", &owner[..1], &owner[..36], &owner[..49], &id, "other:"] {
+        for part in [
+            "",
+            ":",
+            &owner[..1],
+            &owner[..36],
+            &owner[..49],
+            &id,
+            "other:",
+        ] {
             assert!(!is_of(&id, part), "{part:?}");
         }
         assert!(!is_of(&format!("{id}:kept"), owner));

@@ -86,7 +86,7 @@ struct Supervisor<'a> {
     /// Whether this process was asked to stop.
     stops: bool,
     deadline: Duration,
-    failure: Option<String>,
+    failure: Option<Failure>,
     ended: Option<Ended>,
     is_clean: bool,
     lost: bool,
@@ -186,9 +186,7 @@ impl<'a> Supervisor<'a> {
 
     /// Whether nothing is left to wait for.
     fn is_over(&self) -> bool {
-        let never_began =
-            self.command.is_none() && (self.is_watchdog_gone || self.failure.is_some());
-        self.is_clean || never_began || self.has_no_patience()
+        self.is_clean || self.failure.is_some() || self.has_no_patience()
     }
 
     /// Whether it is too late to wait for what does not end.
@@ -249,22 +247,12 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Ends the command without the watchdog.
+    /// Ends the command without the watchdog. That may have started it and not said so.
     fn end_command(&mut self, is_due: bool) {
-        let Some(command) = self.command else {
-            return;
-        };
         let spares = self.limits.on_lost == OnLost::Ignore;
         if !spares {
             self.lost |= is_due;
-            if self.ended.is_none() {
-                let _ = kill_process_group(command, Signal::KILL);
-            }
-            for process in descendants::below(getpid()) {
-                if Some(process.pid) != self.watchdog_id && !process.is_over {
-                    descendants::signal(&process, Signal::KILL);
-                }
-            }
+            self.kill_all();
         }
         if !self.is_watchdog_gone {
             return;
@@ -272,16 +260,32 @@ impl<'a> Supervisor<'a> {
         // Adopted from the watchdog, which is not there to reap it.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if self.ended.is_none()
+            && let Some(command) = self.command
             && let Ok(Some(status)) = waitid(WaitId::Pid(command), options)
         {
             self.ended = Some(Ended::of(&status));
         }
         let is_alone = || {
-            descendants::below(getpid())
-                .iter()
-                .all(|process| process.is_over)
+            descendants::below(getpid()).is_ok_and(|all| all.iter().all(|process| process.is_over))
         };
-        self.is_clean = self.ended.is_some() && (spares || is_alone());
+        let has_ended = self.ended.is_some() || self.command.is_none();
+        self.is_clean = has_ended && (spares || is_alone());
+    }
+
+    /// Sends SIGKILL to everything below but the watchdog.
+    fn kill_all(&self) {
+        if let Some(command) = self.command
+            && self.ended.is_none()
+        {
+            let _ = kill_process_group(command, Signal::KILL);
+        }
+        let spared = [self.watchdog_id, self.command];
+        descendants::end_children(&spared.into_iter().flatten().collect::<Vec<_>>());
+        for process in descendants::below(getpid()).unwrap_or_default() {
+            if Some(process.pid) != self.watchdog_id && !process.is_over {
+                descendants::signal(&process, Signal::KILL);
+            }
+        }
     }
 
     fn lose(&mut self, reason: LostReason) {
@@ -313,7 +317,14 @@ impl<'a> Supervisor<'a> {
             self.unanswered = 0;
             match message {
                 FromWatchdog::Started(command) => self.begin(Pid::from_raw(command)),
-                FromWatchdog::NotStarted(why) => self.failure = Some(why),
+                FromWatchdog::NotStarted(why) => {
+                    let message = format!("cannot start the command: {why}");
+                    self.failure = Some(Failure::system(message));
+                }
+                FromWatchdog::TooLate => {
+                    let message = "the lock was lost before the command began";
+                    self.failure = Some(Failure::lost(message));
+                }
                 FromWatchdog::Stopped(signal) => self.command_stopped(signal),
                 FromWatchdog::Ending => self.lost = true,
                 FromWatchdog::Ended(ended) => {
@@ -430,8 +441,8 @@ impl<'a> Supervisor<'a> {
                 let _ = self.watchdog.start_kill();
             }
         }
-        if let Some(why) = self.failure {
-            return Err(Failure::system(format!("cannot start the command: {why}")));
+        if let Some(failure) = self.failure {
+            return Err(failure);
         }
         if self.command.is_none() {
             return Err(Failure::system(

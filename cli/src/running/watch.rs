@@ -66,6 +66,11 @@ impl Watch {
         }
     }
 
+    /// Whether a command that begins now would be killed at once.
+    pub(super) fn is_too_late(&self, now: Duration) -> bool {
+        now >= self.deadline.saturating_sub(self.limits.margin)
+    }
+
     /// The supervisor is gone: nothing renews the lock any more. Returns the first signal, if the command is to have it now.
     pub(super) fn abandoned(&mut self, now: Duration) -> Due {
         match self.limits.on_lost {
@@ -227,6 +232,14 @@ mod tests {
             watch.told(s(111), s(111));
             assert_eq!(watch.lost_at(), s(111), "{on_lost:?}");
         }
+    }
+
+    #[test]
+    fn no_command_begins_under_a_lock_that_has_ended() {
+        let watch = watch(OnLost::Ignore);
+        assert!(!watch.is_too_late(s(100)));
+        assert!(watch.is_too_late(s(129)));
+        assert!(watch.is_too_late(s(140)));
     }
 
     #[test]

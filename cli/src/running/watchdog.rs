@@ -21,8 +21,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process_group,
-    set_child_subreaper, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group,
+    set_child_subreaper, waitid,
 };
 
 use super::clock::{self, Alarm};
@@ -33,8 +33,9 @@ use super::watch::{Due, Watch};
 
 /// How often it looks whether what was told to end has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long it sends SIGKILL to what does not end: a process of another user, or one that waits for a disk.
-const UNKILLABLE: Duration = Duration::from_secs(2);
+/// How often it sends SIGKILL to what does not end: a process of another user, or one that waits for a disk. Not a time: on a busy
+/// machine each round takes longer.
+const UNKILLABLE: u32 = 100;
 /// How often orphans that it adopted and that ended are removed.
 const REAP: Duration = Duration::from_secs(1);
 /// The variable with the number of the descriptor that ends when the lock is lost.
@@ -63,8 +64,8 @@ struct Watchdog {
     ended: bool,
     /// Whether the lock is lost or about to be: then all processes end that the command started, not only those of its group.
     ends_all: bool,
-    /// When SIGKILL was first sent.
-    killed: Option<Instant>,
+    /// How often SIGKILL was sent.
+    kills: u32,
     /// Whether the supervisor was told that nothing is left.
     is_clean: bool,
     /// Whether the supervisor is there.
@@ -75,7 +76,7 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the command; `None` if that fails, which the supervisor is told.
+    /// Starts the command; `None` if that fails or comes too late, which the supervisor is told.
     fn begin(command: &[OsString]) -> io::Result<Option<Self>> {
         // First, so that the number has one digit: shells know no others.
         let (told, lost) = io::pipe()?;
@@ -100,6 +101,11 @@ impl Watchdog {
             return Err(io::Error::other("the supervisor did not say how to begin"));
         };
         let watch = Watch::new(limits, deadline, clock::now());
+        // This process or the supervisor may have been stopped since the lock was granted.
+        if watch.is_too_late(clock::now()) {
+            socket.write_all(&line(&FromWatchdog::TooLate))?;
+            return Ok(None);
+        }
         let mortal = limits.on_lost != OnLost::Ignore;
         let inherited = Inherited { stdin, told };
         let command = match launch(command, inherited, mortal, foreground) {
@@ -118,7 +124,7 @@ impl Watchdog {
             lost: Some(lost),
             ended: false,
             ends_all: false,
-            killed: None,
+            kills: 0,
             is_clean: false,
             supervised: true,
             alarm,
@@ -206,33 +212,25 @@ impl Watchdog {
         }
         if self.reaped.elapsed() >= REAP {
             self.reaped = Instant::now();
-            self.reap_orphans();
+            descendants::reap_children(self.command);
         }
         Ok(())
-    }
-
-    fn reap_orphans(&self) {
-        for process in descendants::below(getpid()) {
-            if process.is_over && process.pid != self.command {
-                // Of those that are not its children it is told nothing.
-                let _ = waitpid(Some(process.pid), WaitOptions::NOHANG);
-            }
-        }
     }
 
     /// The command has ended. What is left of its group must end too, and after a loss everything below.
     fn clean_up(&mut self) {
         let left = self.left();
-        let gives_up = self
-            .killed
-            .is_some_and(|killed| killed.elapsed() >= UNKILLABLE);
-        if gives_up && !left.is_empty() {
-            let numbers: Vec<_> = left.iter().map(|one| one.pid.as_raw_nonzero()).collect();
+        let gives_up = self.kills >= UNKILLABLE;
+        let is_empty = left.as_ref().is_ok_and(Vec::is_empty) && self.is_sure();
+        if gives_up && !is_empty {
+            let numbers =
+                left.map(|left| left.iter().map(|one| one.pid.as_raw_nonzero()).collect());
             say(format!(
-                "processes of the command could not be ended: {numbers:?}"
+                "processes of the command could not be ended: {:?}",
+                numbers.unwrap_or_else(|_| Vec::new())
             ));
         }
-        if left.is_empty() || gives_up {
+        if is_empty || gives_up {
             self.is_clean = true;
             self.tell(&FromWatchdog::Clean);
         } else if !self.watch.is_ending() {
@@ -241,13 +239,24 @@ impl Watchdog {
         }
     }
 
+    /// Ends what a look at all processes has missed, such as one that was about to start another one. Returns whether there was
+    /// nothing.
+    fn is_sure(&self) -> bool {
+        if self.ends_all {
+            return descendants::end_children(&[self.command]) != Some(false);
+        }
+        // The kernel lets none of a group start another one meanwhile.
+        let _ = kill_process_group(self.command, Signal::KILL);
+        true
+    }
+
     /// What is left of the command.
-    fn left(&self) -> Vec<descendants::Process> {
+    fn left(&self) -> io::Result<Vec<descendants::Process>> {
         let group = self.command.as_raw_nonzero().get();
-        let mut left = descendants::below(getpid());
+        let mut left = descendants::below(getpid())?;
         // What left the group for a session of its own may outlive a command that ended by itself.
         left.retain(|process| !process.is_over && (self.ends_all || process.group == group));
-        left
+        Ok(left)
     }
 
     fn act(&mut self, due: Due) {
@@ -262,15 +271,20 @@ impl Watchdog {
                 self.tell_ending();
             }
             Due::Kill => {
-                if self.killed.is_none() {
-                    self.killed = Some(Instant::now());
-                    self.tell_ending();
-                }
                 // All at once, so that none can start another one meanwhile; then what has left the group.
                 let _ = kill_process_group(self.command, Signal::KILL);
-                for process in self.left() {
+                if self.ends_all {
+                    // It may have left its group too.
+                    let _ = kill_process(self.command, Signal::KILL);
+                    descendants::end_children(&[self.command]);
+                }
+                for process in self.left().unwrap_or_default() {
                     descendants::signal(&process, Signal::KILL);
                 }
+                if self.kills == 0 {
+                    self.tell_ending();
+                }
+                self.kills = self.kills.saturating_add(1);
             }
         }
     }

@@ -3,15 +3,16 @@
 //! Each case has a second contender, whose command begins once it has the lock. The last sign of life of the first command has to
 //! be older than that.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold_testkit::process::{freeze, signal, thaw};
-use leasehold_testkit::{Server, ms};
+use leasehold_testkit::{Scratch, Server, ms};
 use tokio::process::Child;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::support::{
-    Beats, at, beating, children_of, code, ended, is_alive, last_json, stderr, until,
+    Beats, at, beating, children_of, code, ended, is_alive, last_json, stderr, stdout, until,
 };
 
 /// Of the locks here.
@@ -144,6 +145,44 @@ async fn no_overlap_when_the_supervisor_is_killed() {
     assert_eq!(end.status.code(), None);
 }
 
+/// Starts itself anew and ends, again and again; a shell that nests too deep is replaced. Ends when its file is gone.
+const RESTLESS: &str =
+    "h() { echo >> \"$LIVES\" || exit; n=$((n + 1)); [ $n -lt 500 ] || exec sh \"$0\"; h & }
+n=0
+h
+";
+
+#[tokio::test]
+async fn what_starts_itself_anew_again_and_again_is_ended_too() {
+    let server = Server::start().await;
+    let dir = Scratch::new();
+    let (script, lives) = (dir.join("restless.sh"), dir.join("lives"));
+    std::fs::write(&script, RESTLESS).unwrap();
+    let mut first = at(&server.url());
+    first
+        .args(["run", "--lease", LEASE, "k", "--", "sh", "-c"])
+        .args(["setsid sh \"$0\" & exec sleep 60"])
+        .arg(&script)
+        .env("LIVES", &lives)
+        .stderr(Stdio::null());
+    let first = first.spawn().expect("it starts");
+    let count = || std::fs::metadata(&lives).map_or(0, |file| file.len());
+    until("it has had some lives", || count() > 20).await;
+    signal(first.id().unwrap(), "KILL");
+    let counts = "wc -c < \"$0\"; sleep 0.3; wc -c < \"$0\"";
+    let mut second = at(&server.url());
+    second.args(["run", "--wait", "30s", "k", "--", "sh", "-c", counts]);
+    let second = ended(second.arg(&lives).spawn().expect("it starts")).await;
+    assert_eq!(code(&second), 0, "{}", stderr(&second));
+    let told = stdout(&second);
+    let mut told = told.lines();
+    assert_eq!(
+        told.next(),
+        told.next(),
+        "it lived beside the second command"
+    );
+}
+
 #[tokio::test]
 async fn no_overlap_when_the_supervisor_is_stopped() {
     let server = Server::start().await;
@@ -232,11 +271,10 @@ async fn a_server_that_dies_takes_the_command_along_within_the_lease() {
     let server = Server::start().await;
     let run = Run::start(&server.url(), "k", &[], STUBBORN);
     run.beats.began().await;
+    let (beats, command) = (run.beats.file().to_owned(), run.command());
     tokio::time::sleep(ms(300)).await;
     let before = super::support::now();
     server.kill();
-    let beats = run.beats.file().to_owned();
-    let command = run.command();
     until("the command ends", || !is_alive(command)).await;
     let last = run.beats.last().unwrap();
     assert!(beats.exists());
@@ -329,7 +367,7 @@ async fn the_longest_hold_ends_the_command_and_the_grace_lets_it_clean_up() {
     )
     .await;
     assert_eq!(code(&run), 76, "{}", stderr(&run));
-    assert_eq!(super::support::stdout(&run), "cleaned\n");
+    assert_eq!(stdout(&run), "cleaned\n");
     // The first signal came a grace before the end.
     assert!(begin.elapsed() >= ms(700));
     let told = last_json(&run);
