@@ -11,6 +11,7 @@ mod handing_over;
 mod jvm;
 mod latch;
 mod leases;
+mod monitor;
 mod multi;
 mod mutex;
 mod permits;

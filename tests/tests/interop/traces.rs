@@ -4,9 +4,9 @@
 //! scene with what its scripts run, without regard to their order: those of several clients, and of a timer, come in any. Of a
 //! script that runs by a timer only that it ran. What keys hold is compared where a step says it.
 
+mod commands;
 mod golden;
 mod ground;
-mod monitor;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use leasehold_testkit::Fault;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
+use self::commands::{Commands, Names};
 use self::golden::{Event, Golden, Scene, Step, differences, fits, timeless};
 use self::ground::Ground;
-use self::monitor::{Monitor, Names};
 use crate::jvm::{self, Client, Jvm, Pending, Thread};
 use crate::support::ms;
 
@@ -86,7 +86,7 @@ async fn play_all(jvm: Arc<Jvm>) {
 struct Play<'a> {
     scene: &'a Scene,
     ground: Ground,
-    monitors: Vec<Monitor>,
+    servers: Vec<Commands>,
     /// Those of clients that are apart, by the clients' names.
     processes: HashMap<String, Arc<Jvm>>,
     clients: HashMap<String, Client>,
@@ -107,7 +107,7 @@ impl<'a> Play<'a> {
         let mut this = Self {
             scene,
             ground,
-            monitors: Vec::new(),
+            servers: Vec::new(),
             processes: HashMap::new(),
             clients: HashMap::new(),
             threads: HashMap::new(),
@@ -130,8 +130,8 @@ impl<'a> Play<'a> {
     async fn watch(&mut self) {
         let addresses: Vec<_> = self.ground.nodes().map(|n| n.addr.to_string()).collect();
         for node in self.ground.nodes() {
-            let monitor = Monitor::start(node, addresses.clone()).await;
-            self.monitors.push(monitor);
+            let commands = Commands::watch(node, addresses.clone()).await;
+            self.servers.push(commands);
         }
     }
 
@@ -204,7 +204,7 @@ impl<'a> Play<'a> {
             Some(Event::ByHand(command)) => self.ground.by_hand(command).await,
             Some(Event::Again(script)) => {
                 let hash = &golden.scripts[script];
-                let last = self.monitors.iter().find_map(|monitor| monitor.last(hash));
+                let last = self.servers.iter().find_map(|server| server.last(hash));
                 let reply = self.ground.again(&last.expect("it was sent")).await;
                 self.compare(script, step.gives.as_deref().unwrap_or("null"), &reply);
             }
@@ -227,8 +227,8 @@ impl<'a> Play<'a> {
     /// The commands so far.
     fn seen(&self, golden: &Golden) -> Vec<String> {
         let whole = self.scene.from_the_start;
-        let of = |monitor: &Monitor| monitor.commands(&self.names, &golden.scripts, whole);
-        self.monitors.iter().flat_map(of).collect()
+        let of = |server: &Commands| server.so_far(&self.names, &golden.scripts, whole);
+        self.servers.iter().flat_map(of).collect()
     }
 
     async fn call(&mut self, step: &Step) {

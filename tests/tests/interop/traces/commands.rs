@@ -1,13 +1,9 @@
-//! What clients of a server send, by its `MONITOR`, in the form of the recording.
+//! What clients of a server send, in the form of the recording.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 
 use super::ground::Node;
+use crate::monitor::{Line, Monitor};
 
 /// Commands that clients send at any time, and those of the start.
 const LEFT_OUT: [&str; 9] = [
@@ -25,17 +21,10 @@ pub(super) struct Names {
     threads: Vec<(String, String)>,
 }
 
-/// The lines of a server's monitor.
-pub(super) struct Monitor {
-    lines: Arc<Mutex<Vec<Line>>>,
+/// The commands that a server is sent.
+pub(super) struct Commands {
+    monitor: Monitor,
     is_replica: bool,
-    task: JoinHandle<()>,
-}
-
-/// A line: who sent the command, and its words.
-struct Line {
-    from: String,
-    words: Vec<String>,
 }
 
 impl Names {
@@ -75,42 +64,24 @@ impl Names {
     }
 }
 
-impl Monitor {
+impl Commands {
     /// `servers` are the addresses of all: a replica is told by its master what to execute.
-    pub(super) async fn start(node: Node, servers: Vec<String>) -> Self {
-        let mut stream = TcpStream::connect(node.addr)
-            .await
-            .expect("the server is up");
-        stream.write_all(b"MONITOR\r\n").await.expect("it reads");
-        let mut reader = BufReader::new(stream);
-        let mut ok = String::new();
-        reader.read_line(&mut ok).await.expect("it answers");
-        assert_eq!(ok.trim(), "+OK");
-        let lines = Arc::<Mutex<Vec<Line>>>::default();
-        let seen = Arc::clone(&lines);
-        let task = tokio::spawn(async move {
-            let mut stream = reader.lines();
-            while let Ok(Some(line)) = stream.next_line().await {
-                let line = Line::parse(&line).filter(|line| !servers.contains(&line.from));
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.extend(line);
-            }
-        });
+    pub(super) async fn watch(node: Node, servers: Vec<String>) -> Self {
+        let of_clients = move |line: &Line| !servers.contains(&line.from);
         Self {
-            lines,
+            monitor: Monitor::start(node.addr, of_clients).await,
             is_replica: node.is_replica,
-            task,
         }
     }
 
     /// All commands so far. `scripts` are hashes by name; those of the start are left out unless it is asked for the `whole`.
-    pub(super) fn commands(
+    pub(super) fn so_far(
         &self,
         names: &Names,
         scripts: &HashMap<String, String>,
         whole: bool,
     ) -> Vec<String> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.monitor.lines();
         let mut commands: Vec<String> = Vec::new();
         let mut is_left_out = true;
         for (at, line) in lines.iter().enumerate() {
@@ -125,11 +96,11 @@ impl Monitor {
             }
             // A script that the server does not know runs nothing. It is loaded and sent again.
             let is_unknown = lines.get(at + 1).is_none_or(|next| next.from != "lua");
-            is_left_out = line.is_left_out(is_unknown, whole);
+            is_left_out = leave_out(line, is_unknown, whole);
             if is_left_out {
                 continue;
             }
-            let command = if words[0].eq_ignore_ascii_case("EVALSHA") {
+            let command = if line.is("EVALSHA") {
                 script(&words, scripts)
             } else {
                 words.join(" ")
@@ -142,49 +113,20 @@ impl Monitor {
 
     /// The words of the last call of the script with this hash.
     pub(super) fn last(&self, hash: &str) -> Option<Vec<String>> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.monitor.lines();
         let is_it = |line: &&Line| line.words.get(1).is_some_and(|word| word == hash);
         lines.iter().rfind(is_it).map(|line| line.words.clone())
     }
 }
 
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Line {
-    fn is_left_out(&self, is_unknown: bool, whole: bool) -> bool {
-        let command = self.words[0].to_ascii_uppercase();
-        let asks_for_nothing = command == "WAIT" && self.words[1] == "0";
-        let at_the_start = LEFT_OUT.contains(&command.as_str())
-            || asks_for_nothing
-            || command == "EVAL"
-            || command == "EVALSHA" && is_unknown;
-        NOT_OF_CLIENTS.contains(&command.as_str()) || at_the_start && !whole
-    }
-
-    /// From `+1795336255.577101 [0 127.0.0.1:55422] "GET" "c"`.
-    fn parse(line: &str) -> Option<Self> {
-        let (head, mut rest) = line.split_once("] ")?;
-        let from = head.split_once('[')?.1.split_once(' ')?.1.to_owned();
-        let mut words = Vec::new();
-        while let Some(open) = rest.find('"') {
-            let text = &rest[open + 1..];
-            let mut close = 0;
-            while text.as_bytes().get(close)? != &b'"' {
-                close += if text.as_bytes()[close] == b'\\' {
-                    2
-                } else {
-                    1
-                };
-            }
-            words.push(text[..close].replace(' ', "_"));
-            rest = &text[close + 1..];
-        }
-        (!words.is_empty()).then_some(Self { from, words })
-    }
+fn leave_out(line: &Line, is_unknown: bool, whole: bool) -> bool {
+    let command = line.words[0].to_ascii_uppercase();
+    let asks_for_nothing = command == "WAIT" && line.words[1] == "0";
+    let at_the_start = LEFT_OUT.contains(&command.as_str())
+        || asks_for_nothing
+        || command == "EVAL"
+        || command == "EVALSHA" && is_unknown;
+    NOT_OF_CLIENTS.contains(&command.as_str()) || at_the_start && !whole
 }
 
 /// `name keys | arguments`.
