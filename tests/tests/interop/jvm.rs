@@ -13,10 +13,13 @@ use leasehold_testkit::Scratch;
 use leasehold_testkit::process::{Watched, freeze, thaw};
 use tokio::sync::oneshot;
 
-use crate::support::within;
+use crate::support::{until, within};
 
 /// Upper bound on the start of a JVM and a client, on a busy machine.
 const STARTS: Duration = Duration::from_secs(60);
+
+/// The program of the Java half.
+const MAIN: &str = "leasehold.interop.Main";
 
 /// A process that plays Redisson's part.
 pub(crate) struct Jvm {
@@ -61,7 +64,7 @@ pub(crate) struct Answer {
 /// The process that most tests share; `None` without a JDK, which is said on a line.
 pub(crate) fn shared() -> Option<Arc<Jvm>> {
     static SHARED: OnceLock<Option<Arc<Jvm>>> = OnceLock::new();
-    let shared = SHARED.get_or_init(|| is_there().then(Jvm::start));
+    let shared = SHARED.get_or_init(|| is_there().then(|| Jvm::start(MAIN)));
     if shared.is_none() {
         println!("skipped: no JDK");
     }
@@ -70,7 +73,13 @@ pub(crate) fn shared() -> Option<Arc<Jvm>> {
 
 /// Another process, to be killed or frozen; `None` as with [`shared`].
 pub(crate) fn another() -> Option<Arc<Jvm>> {
-    shared().map(|_| Jvm::start())
+    shared().map(|_| Jvm::start(MAIN))
+}
+
+/// One on a host whose clock is this much ahead: by it Redisson decides what is over. `None` as with [`shared`].
+pub(crate) fn ahead(time: Duration) -> Option<Arc<Jvm>> {
+    let program = format!("leasehold.interop.Ahead {}", time.as_millis());
+    shared().map(|_| Jvm::start(&program))
 }
 
 fn is_there() -> bool {
@@ -84,7 +93,7 @@ pub(crate) fn home() -> PathBuf {
 }
 
 impl Jvm {
-    fn start() -> Arc<Self> {
+    fn start(program: &str) -> Arc<Self> {
         let target = home().join("target");
         assert!(
             target.join("lib").is_dir(),
@@ -101,7 +110,7 @@ impl Jvm {
         let target = target.display();
         let script = format!(
             "exec java -Xmx128m -Xss512k -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
-             -cp '{target}/classes:{target}/lib/*' leasehold.interop.Main <in >out"
+             -cp '{target}/classes:{target}/lib/*' {program} <in >out"
         );
         let log = dir.join("log");
         let shell = Path::new("sh");
@@ -224,6 +233,15 @@ impl Thread {
         let (client, call) = (&self.client, call.as_ref());
         let command = format!("{}/{} {call}", client.name, self.name);
         client.jvm.send(&command)
+    }
+
+    /// Waits until it sleeps until a message comes: a waiter of Redisson's has asked, subscribed, and asked again by then, all in
+    /// vain.
+    pub(crate) async fn sleeps(&self) {
+        until("Redisson's thread sleeps", async || {
+            self.says("sleeps").await
+        })
+        .await;
     }
 
     /// The id of its holds.

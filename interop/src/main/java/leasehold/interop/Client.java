@@ -29,11 +29,8 @@ final class Client {
         return actors.computeIfAbsent(name, Actor::new);
     }
 
-    /** Runs {@code kind(name).method(arguments)}, or {@code thread}, which is the id that locks have of the caller. */
+    /** Runs {@code kind(name).method(arguments)}. */
     Object call(String text) throws Exception {
-        if (text.equals("thread")) {
-            return id() + ":" + Thread.currentThread().getId();
-        }
         if (text.startsWith("storm ")) {
             return new Storm(redisson, List.of(text.substring(6).split(" "))).run();
         }

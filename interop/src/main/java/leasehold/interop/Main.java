@@ -11,9 +11,9 @@ import java.util.concurrent.ConcurrentHashMap;
 /**
  * Redisson on command: reads lines from standard input, answers each on standard output, ends with its input.
  *
- * <p>A command is {@code ID new CLIENT URL [OPTION=VALUE...]}, {@code ID end CLIENT}, {@code ID CLIENT/THREAD CALL} or
- * {@code ID CLIENT/THREAD interrupt}. Commands of one thread run in their order, all others at the same time. An answer is
- * {@code ID BEGIN END RESULT} with times in microseconds of the host's monotonic clock.
+ * <p>A command is {@code ID new CLIENT URL [OPTION=VALUE...]}, {@code ID end CLIENT}, {@code ID CLIENT/THREAD CALL},
+ * {@code ID CLIENT/THREAD interrupt} or {@code ID CLIENT/THREAD sleeps}. Commands of one thread run in their order, all others at
+ * the same time. An answer is {@code ID BEGIN END RESULT} with times in microseconds of the host's monotonic clock.
  */
 public final class Main {
     private final Map<String, Client> clients = new ConcurrentHashMap<>();
@@ -53,10 +53,11 @@ public final class Main {
             return;
         }
         Actor thread = client.actor(names[1]);
-        if (call.equals("interrupt")) {
-            answer(id, thread::interrupt);
-        } else {
-            thread.execute(() -> answer(id, () -> client.call(call)));
+        switch (call) {
+            case "thread" -> answer(id, () -> client.id() + ":" + thread.id());
+            case "interrupt" -> answer(id, thread::interrupt);
+            case "sleeps" -> answer(id, thread::sleeps);
+            default -> thread.execute(() -> answer(id, () -> client.call(call)));
         }
     }
 

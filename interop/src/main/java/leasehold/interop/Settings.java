@@ -92,6 +92,7 @@ final class Settings {
             case "retryAttempts" -> servers.setRetryAttempts(Integer.parseInt(value));
             case "retryDelay" -> servers.setRetryDelay(new ConstantDelay(Duration.ofMillis(Long.parseLong(value))));
             case "slavesSync" -> config.setSlavesSyncTimeout(Long.parseLong(value));
+            case "ping" -> servers.setPingConnectionInterval(Integer.parseInt(value));
             case "subscriptionTimeout" -> servers.setSubscriptionTimeout(Integer.parseInt(value));
             case "sharded" -> { }
             default -> throw new IllegalArgumentException("no option " + option);
