@@ -3,7 +3,7 @@
 use leasehold_testkit::history::now;
 
 use crate::stage::{Stage, everywhere};
-use crate::support::{HandOffs, ms, until, within};
+use crate::support::{HandOffs, until, within};
 
 #[tokio::test]
 async fn counted_permits_are_conserved() {
@@ -44,8 +44,9 @@ pub(crate) async fn hand_over(stage: &Stage) {
     assert!(ours.try_set_permits(3).await.unwrap());
     let mut to_us = HandOffs::new(format!("from Redisson's semaphore: {}", stage.label));
     let mut to_java = HandOffs::new(format!("to Redisson's semaphore: {}", stage.label));
-    for _ in 0..3 {
+    while to_us.are_fewer_than(3) || to_java.are_fewer_than(3) {
         java.ok(format!("{count}.acquire(3)")).await;
+        let began = now();
         let waits = {
             let ours = ours.clone();
             tokio::spawn(async move { ours.acquire(3).await })
@@ -54,19 +55,20 @@ pub(crate) async fn hand_over(stage: &Stage) {
         let released = java.call(format!("{count}.release(3)")).await;
         released.ok();
         within("our turn", waits).await.unwrap().unwrap();
-        to_us.until_now(released.begin);
+        to_us.add(began, released.begin, now());
 
-        let mut waits = java.begin(format!("{count}.acquire(2)"));
-        waits.is_blocked_for(ms(60)).await;
+        let began = now();
+        let waits = java.begin(format!("{count}.acquire(2)"));
+        java.sleeps().await;
         let released = now();
         ours.release(3).await.unwrap();
         let taken = waits.answer().await;
         taken.ok();
-        to_java.add(released, taken.end);
+        to_java.add(began, released, taken.end);
         java.ok(format!("{count}.release(2)")).await;
     }
-    to_us.were_by_message();
-    to_java.were_by_message();
+    to_us.print();
+    to_java.print();
     both_see(stage, &name, 3).await;
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Locks};
-use leasehold_testkit::history::now;
 use leasehold_testkit::{Cluster, Failover, Raw, Sentinels};
 use tokio::task::JoinHandle;
 
+use crate::handing_over::to_and_fro;
 use crate::jvm::{self, Client, Jvm, Pending, Thread};
 use crate::stage::leased;
-use crate::support::{HandOffs, beside, ms, until, within};
+use crate::support::{beside, ms, until, within};
 
 /// Of ours and of Redisson's watchdog: longer than a failover takes.
 const LEASE: Duration = Duration::from_secs(6);
@@ -168,27 +168,26 @@ impl Cast {
         }
     }
 
-    /// Everybody gets a turn; how long each took, after the other's release.
+    /// Everybody gets a turn, and messages are heard as before.
     async fn change_over(self, label: &str) {
         let [theirs, ours, ..] = &self.names;
-        let mut to_us = HandOffs::new(format!("from Redisson's lock after a failover: {label}"));
-        let unlocked = self.theirs.call(format!("lock({theirs}).unlock()")).await;
-        unlocked.ok();
+        self.theirs.ok(format!("lock({theirs}).unlock()")).await;
         let guard = within("our turn", self.our_turn).await.unwrap();
-        to_us.until_now(unlocked.begin);
         assert!(guard.is_held());
         guard.release().await.unwrap();
 
-        let mut to_java = HandOffs::new(format!("to Redisson's lock after a failover: {label}"));
-        let released = now();
         self.ours.release().await.unwrap();
-        let locked = self.their_turn.answer().await;
-        locked.ok();
-        to_java.add(released, locked.end);
+        self.their_turn.answer().await.ok();
         self.their_thread.ok(format!("lock({ours}).unlock()")).await;
         self.queue.serve().await;
-        to_us.were_by_message();
-        to_java.were_by_message();
+        let label = format!("{label}, after a failover");
+        let mutex = self.waiters.mutex(ours);
+        let in_line = async || mutex.inspect().await.unwrap().waiters().len() == 1;
+        let lock = format!("lock({ours})");
+        to_and_fro(&label, &self.their_thread, &lock, 3, in_line, || {
+            mutex.lock()
+        })
+        .await;
         self.holders.shutdown().await.unwrap();
         self.waiters.shutdown().await.unwrap();
     }

@@ -82,26 +82,28 @@ pub(crate) async fn hand_over(stage: &Stage) {
     assert!(java.says(format!("{pool}.trySetPermits(3)")).await);
     let mut to_us = HandOffs::new(format!("from Redisson's permits: {}", stage.label));
     let mut to_java = HandOffs::new(format!("to Redisson's permits: {}", stage.label));
-    for _ in 0..3 {
+    while to_us.are_fewer_than(3) || to_java.are_fewer_than(3) {
         let ids = java.ok(format!("{pool}.acquire(3)")).await;
         let ids = ids.trim_matches(['[', ']']).to_owned();
+        let began = now();
         let waits = spawn(ours.acquire_many(3));
         until("a ticket", async || stage.tickets(&name).await == 1).await;
         let released = java.call(format!("{pool}.release({ids})")).await;
         released.ok();
         let permit = within("our turn", waits).await.unwrap().unwrap();
-        to_us.until_now(released.begin);
+        to_us.add(began, released.begin, now());
 
-        let mut waits = java.begin(format!("{pool}.acquire()"));
-        waits.is_blocked_for(ms(60)).await;
+        let began = now();
+        let waits = java.begin(format!("{pool}.acquire()"));
+        java.sleeps().await;
         let released = now();
         drop(permit);
         let taken = waits.answer().await;
-        to_java.add(released, taken.end);
+        to_java.add(began, released, taken.end);
         java.ok(format!("{pool}.release({})", taken.ok())).await;
     }
-    to_us.were_by_message();
-    to_java.were_by_message();
+    to_us.print();
+    to_java.print();
     both_see(stage, &name, 3).await;
 }
 

@@ -105,17 +105,18 @@ async fn plain_channels_wake_both_where_ours_use_them_too() {
         .interop(Interop::Redisson);
     let others = others.connect().await.unwrap();
     let mut between = HandOffs::new(format!("between ours: {label}"));
-    for _ in 0..3 {
+    while between.are_fewer_than(3) {
         let guard = mutex.lock().await.unwrap();
+        let began = now();
         let waits = tokio::spawn(others.mutex(mutex.key()).lock().into_future());
         until("a ticket", async || stage.tickets(mutex.key()).await == 1).await;
         let released = now();
         guard.release().await.unwrap();
         let guard = within("their turn", waits).await.unwrap().unwrap();
-        between.until_now(released);
+        between.add(began, released, now());
         guard.release().await.unwrap();
     }
-    between.were_by_message();
+    between.print();
     others.shutdown().await.unwrap();
     stage.locks.shutdown().await.unwrap();
 }
