@@ -1,5 +1,4 @@
-//! Faults of Redisson's that a live one shows on demand: rows of the table in `leasehold::guides::beside_others`. The others take a
-//! reply, a message or a moment that nobody can ask for; there its recorded steps are played.
+//! Faults of Redisson's that a live one shows on demand: rows of the table in `leasehold::guides::beside_others`.
 
 use std::time::{Duration, Instant};
 
@@ -219,35 +218,6 @@ async fn a_waiter_of_redissons_is_deaf_after_its_slot_moved_and_ours_is_not() {
     their_turn.is_blocked_for(ms(700)).await;
     their_turn.answer().await.ok();
     println!("Redisson after {:?}", since.elapsed());
-}
-
-/// An interrupted thread stays in the queue until its time is over.
-#[tokio::test]
-async fn an_interrupted_waiter_of_redissons_holds_up_a_fair_lock_for_its_time() {
-    let Some(jvm) = jvm::shared() else { return };
-    let url = server().await.url();
-    let stage = Stage::with(&jvm, "interrupted", &url, &["fairWait=2000"]).await;
-    let name = stage.name("interrupted");
-    let holder = leased(&url, ms(1_500)).await;
-    let guard = holder.fair_mutex(&name).lock().await.unwrap();
-    let java = stage.java[0].thread();
-    let mut waits = java.begin(format!("fair({name}).lockInterruptibly()"));
-    waits.is_blocked_for(ms(200)).await;
-    java.begin("interrupt").answer().await.ok();
-    assert!(waits.answer().await.threw("InterruptedException"));
-    let mut raw = stage.raw(&name).await;
-    let queue = beside("redisson_lock_queue", &name);
-    assert_eq!(raw.cmd(&["LLEN", &queue]).await.int(), 1, "it stands there");
-    let fair = stage.locks.fair_mutex(&name);
-    let ours = tokio::spawn(fair.lock().into_future());
-    until("a ticket", async || stage.tickets(&name).await == 1).await;
-    guard.release().await.unwrap();
-    let since = Instant::now();
-    let guard = within("our turn", ours).await.unwrap().unwrap();
-    println!("ours after {:?}", since.elapsed());
-    guard.release().await.unwrap();
-    assert_eq!(raw.cmd(&["LLEN", &queue]).await.int(), 0);
-    stage.locks.shutdown().await.unwrap();
 }
 
 #[tokio::test]
