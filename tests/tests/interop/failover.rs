@@ -101,8 +101,8 @@ impl Cast {
         .await;
         let ours = holders.mutex(ours_name).lock().await.unwrap();
         let their_thread = java[1].thread();
-        let mut their_turn = their_thread.begin(format!("lock({ours_name}).lock()"));
-        their_turn.is_blocked_for(ms(300)).await;
+        let their_turn = their_thread.begin(format!("lock({ours_name}).lock()"));
+        their_thread.sleeps().await;
         let queue = Queue::form(&java, &waiters, fair, raw).await;
         let mut this = Self {
             queue,

@@ -230,7 +230,7 @@ async fn a_latch_that_redisson_deletes_opens_for_ours_alone() {
     let latch = stage.locks.latch(&name);
     let ours = tokio::spawn(async move { latch.wait().await });
     let mut theirs = other.begin(format!("latch({name}).await()"));
-    theirs.is_blocked_for(ms(300)).await;
+    other.sleeps().await;
     assert!(java.says(format!("latch({name}).delete()")).await);
     within("ours", ours).await.unwrap().unwrap();
     theirs.is_blocked_for(ms(1_000)).await;

@@ -60,9 +60,9 @@ async fn plain_channels_in_a_cluster_are_heard_by_nobody_and_still_exclude() {
     );
     drop(guard);
 
-    let guard = mutex.lock().lease(ms(2_500)).await.unwrap();
+    let guard = mutex.lock().lease(ms(4_000)).await.unwrap();
     let mut waits = java.begin(format!("{lock}.lock()"));
-    waits.is_blocked_for(ms(100)).await;
+    java.sleeps().await;
     guard.release().await.unwrap();
     waits.is_blocked_for(ms(700)).await;
     assert!(
@@ -138,12 +138,15 @@ async fn a_message_that_is_lost_leaves_redisson_asleep_and_ours_not() {
     let pool = near.semaphore("pool", 1).counting();
     assert!(pool.try_set_permits(1).await.unwrap());
     pool.acquire(1).await.unwrap();
-    let guard = near.mutex("lock").lock().lease(ms(3_000)).await.unwrap();
+    let guard = near.mutex("lock").lock().lease(ms(5_000)).await.unwrap();
     let ours = near.mutex("ours").lock().await.unwrap();
     let mut waits = java.begin("lock(lock).lock()");
     let mut wants = other.begin("sem(pool).acquire()");
     let our_turn = tokio::spawn(far.mutex("ours").lock().into_future());
-    waits.is_blocked_for(ms(300)).await;
+    java.sleeps().await;
+    other.sleeps().await;
+    let line = async || near.mutex("ours").inspect().await.unwrap();
+    until("our ticket", async || line().await.waiters().len() == 1).await;
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     pool.release(1).await.unwrap();
     // Granted to a process that does not hear of it.
