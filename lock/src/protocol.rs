@@ -90,8 +90,8 @@ pub(crate) struct Protocol {
     /// Renews a hold on several keys by a call for each of them, in this order, which must all find it: while a slot migrates they
     /// may be at two nodes. `None` for a hold on one key.
     pub(crate) renew_apart: Option<[RenewApart; 2]>,
-    /// Reads its reply, one result a hold in their order; `None` if the script gives no such reply.
-    pub(crate) read_renewals: fn(&Value) -> Option<Vec<Renewed>>,
+    /// Reads its reply for so many holds, one result a hold in their order; `None` if the script gives no such reply.
+    pub(crate) read_renewals: fn(&Value, usize) -> Option<Vec<Renewed>>,
 
     /// Ends one hold, or takes back what an attempt without an answer may have left, and hands the lock on.
     pub(crate) release: for<'a> fn(&End<'a>) -> Call<'a>,
@@ -203,6 +203,21 @@ pub(crate) enum Renewed {
     Gone,
     /// The reply is not one of the script's.
     Unclear,
+}
+
+impl Renewed {
+    /// Reads the reply of a script that answers each hold with an integer: 0 it is gone, 1 it is there, 2 it is there and others
+    /// wait. `None` if it is not one for so many.
+    pub(crate) fn each(reply: &Value, holds: usize) -> Option<Vec<Self>> {
+        let one = |held: &Value| match held.as_int() {
+            Some(2) => Self::Contended,
+            Some(1) => Self::Held,
+            Some(0) => Self::Gone,
+            _ => Self::Unclear,
+        };
+        let results = reply.as_array()?;
+        (results.len() == holds).then(|| results.iter().map(one).collect())
+    }
 }
 
 /// The parameters of a release.

@@ -170,8 +170,7 @@ fn settle(
     let results = answer
         .as_ref()
         .ok()
-        .and_then(|reply| (batch.protocol.read_renewals)(reply))
-        .filter(|results| results.len() == batch.renewals.len());
+        .and_then(|reply| (batch.protocol.read_renewals)(reply, batch.renewals.len()));
     let Some(results) = results else {
         // The client knows better now: which script to send along, or where. But two nodes that point at each other must
         // not keep the worker busy.
@@ -293,7 +292,7 @@ impl Batch {
 
     /// Whether this reply says that all of it is there.
     fn is_held(&self, reply: &resp::Value) -> bool {
-        let results = (self.protocol.read_renewals)(reply);
+        let results = (self.protocol.read_renewals)(reply, self.renewals.len());
         let is_held = |result: &Renewed| matches!(result, Renewed::Held | Renewed::Contended);
         results.is_some_and(|results| results.iter().all(is_held))
     }

@@ -147,7 +147,7 @@ impl DetachedHold {
             has_written,
         )
         .await?;
-        match (self.protocol.read_renewals)(&reply).as_deref() {
+        match (self.protocol.read_renewals)(&reply, 1).as_deref() {
             Some([Renewed::Held | Renewed::Contended]) => Ok(true),
             Some([Renewed::Gone]) => Ok(false),
             _ => Err(self.error(Error::unexpected(&reply))),

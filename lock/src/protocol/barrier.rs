@@ -45,7 +45,7 @@ pub(crate) static PARTY: Protocol = Protocol {
     renew_replicated: &RENEW,
     add_renewal,
     renew_apart: None,
-    read_renewals,
+    read_renewals: Renewed::each,
     release,
     release_single_key: release,
     read_release,
@@ -207,15 +207,6 @@ fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
         .key(renewal.name.derived(BARRIER))
         .arg(renewal.id.as_bytes())
         .arg(millis(renewal.lease));
-}
-
-fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
-    let one = |held: &Value| match held.as_int() {
-        Some(1) => Renewed::Held,
-        Some(0) => Renewed::Gone,
-        _ => Renewed::Unclear,
-    };
-    Some(reply.as_array()?.iter().map(one).collect())
 }
 
 /// Withdraws a party, by a single key.

@@ -11,9 +11,9 @@ use leasehold_resp::Value;
 
 use super::call::Call;
 use super::semaphore::{
-    channel, is_release, mode, permits, read_answer, read_confirm, read_release, read_renewals,
+    channel, is_release, mode, permits, read_answer, read_confirm, read_release,
 };
-use super::{Attempt, End, Protocol, Renewal};
+use super::{Attempt, End, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
 use crate::state::names::{Derived, Layout, Name};
@@ -45,7 +45,7 @@ pub(crate) static COUNTING: Protocol = Protocol {
     renew_replicated: &CONFIRM,
     add_renewal,
     renew_apart: None,
-    read_renewals,
+    read_renewals: Renewed::each,
     release: undo,
     release_single_key: undo_alone,
     read_release,

@@ -239,16 +239,12 @@ pub(super) fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
         .arg(millis(renewal.lease));
 }
 
-pub(super) fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
-    let one = |held: &Value| match held.as_int() {
-        Some(1) => Renewed::Held,
-        Some(0) => Renewed::Gone,
-        _ => Renewed::Unclear,
-    };
-    Some(match reply.as_array() {
-        Some(results) => results.iter().map(one).collect(),
-        None => vec![one(reply)],
-    })
+pub(super) fn read_renewals(reply: &Value, holds: usize) -> Option<Vec<Renewed>> {
+    match (reply.as_int(), holds) {
+        (Some(0), 1) => Some(vec![Renewed::Gone]),
+        (Some(held), _) if usize::try_from(held) == Ok(holds) => Some(vec![Renewed::Held; holds]),
+        _ => Renewed::each(reply, holds),
+    }
 }
 
 fn release<'a>(end: &End<'a>) -> Call<'a> {

@@ -49,7 +49,7 @@ pub(crate) static READ: Protocol = Protocol {
     renew_replicated: &RENEW_READ_REPLICATED,
     add_renewal: add_read_renewal,
     renew_apart: Some([renew_field, renew_timeout]),
-    read_renewals,
+    read_renewals: Renewed::each,
     release: release_read,
     release_single_key,
     read_release,
@@ -275,16 +275,6 @@ fn renew_timeout<'a>(renewal: &Renewal<'a>) -> Call<'a> {
     call.made_key(timeout_key(renewal.name, renewal.id))
         .arg(millis(renewal.lease));
     call
-}
-
-fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
-    let one = |held: &Value| match held.as_int() {
-        Some(2) => Renewed::Contended,
-        Some(1) => Renewed::Held,
-        Some(0) => Renewed::Gone,
-        _ => Renewed::Unclear,
-    };
-    Some(reply.as_array()?.iter().map(one).collect())
 }
 
 fn release_read<'a>(end: &End<'a>) -> Call<'a> {

@@ -43,7 +43,7 @@ pub(crate) static SEMAPHORE: Protocol = Protocol {
     renew_replicated: &RENEW_REPLICATED,
     add_renewal,
     renew_apart: None,
-    read_renewals,
+    read_renewals: Renewed::each,
     release,
     release_single_key,
     read_release,
@@ -203,15 +203,6 @@ fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
         .arg(renewal.id.as_bytes())
         .arg(u64::from(renewal.permits.count))
         .arg(millis(renewal.lease));
-}
-
-pub(super) fn read_renewals(reply: &Value) -> Option<Vec<Renewed>> {
-    let one = |held: &Value| match held.as_int() {
-        Some(1) => Renewed::Held,
-        Some(0) => Renewed::Gone,
-        _ => Renewed::Unclear,
-    };
-    Some(reply.as_array()?.iter().map(one).collect())
 }
 
 fn release<'a>(end: &End<'a>) -> Call<'a> {

@@ -258,13 +258,14 @@ async fn lost_messages_and_dead_processes_in_line_cost_no_permit() {
 async fn parts_that_are_given_back_under_renewals_lose_nothing() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let ours = short_locks(&server, ms(60)).await;
-    let semaphore = ours.semaphore("a", 200);
+    let ours = short_locks(&server, ms(300)).await;
+    let semaphore = ours.semaphore("a", 1_000);
     let mut held = Vec::new();
     for _ in 0..8 {
-        held.push(semaphore.acquire_many(25).await.unwrap());
+        held.push(semaphore.acquire_many(125).await.unwrap());
     }
-    for round in 0..24 {
+    // Seven renewals of each in all.
+    for round in 0..100 {
         for permits in &mut held {
             let part = permits.split(1).unwrap();
             assert!(permits.is_held(), "round {round}");
@@ -273,7 +274,7 @@ async fn parts_that_are_given_back_under_renewals_lose_nothing() {
         tokio::time::sleep(ms(7)).await;
     }
     assert!(held.iter().all(Permit::is_held));
-    assert_eq!(semaphore.available().await.unwrap(), 192);
+    assert_eq!(semaphore.available().await.unwrap(), 800);
     drop(held);
     nothing_is_left(&mut raw, &semaphore, "at the end").await;
 }

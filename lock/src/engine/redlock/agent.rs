@@ -153,7 +153,7 @@ impl Agent {
         };
         (NODE.add_renewal)(&renewal, &mut call);
         let reply = client.eval(&call.slices().call(), deadline).await.ok()?;
-        let answer = (NODE.read_renewals)(&reply.value)?.pop()?;
+        let answer = (NODE.read_renewals)(&reply.value, 1)?.pop()?;
         let (index, now) = (self.index, Now::read());
         let sent = Now {
             monotonic: reply.sent,

@@ -113,8 +113,10 @@ impl Reference {
                 self.confirm(hold, *lease, Some(*highest), reply, &now);
             }
             Op::Renew { hold, lease, form } => {
-                let held = RawValue::Int(self.extend(hold, *lease, span).into());
+                let is_held = self.extend(hold, *lease, span);
+                let held = RawValue::Int(is_held.into());
                 match form {
+                    Form::Many if is_held => assert_eq!(*reply, held),
                     Form::One => assert_eq!(*reply, held),
                     Form::Many | Form::Replicated => assert_eq!(reply.array(), [held]),
                 }
