@@ -144,9 +144,28 @@ async fn the_manual_and_completions_know_the_commands() {
         man.code == 0 && man.out.contains(".TH leasehold") && man.out.contains("doctor"),
         "{man:?}"
     );
+    let dir = leasehold_testkit::Scratch::new();
+    let pages = dir.join("man");
+    std::fs::create_dir(&pages).expect("created");
+    let out = pages.to_str().expect("text");
+    assert_eq!(run("", &["man", "--out", out]).await.code, 0);
+    let page = |name| std::fs::read_to_string(pages.join(name)).expect("a page");
+    let options: &[&str] = match cfg!(target_os = "linux") {
+        true => &["also", "redlock", "durable", "meta"],
+        false => &[],
+    };
+    for option in options {
+        let written = format!("\\-\\-{option}");
+        assert!(page("leasehold-run.1").contains(&written), "{option}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         let ran = run("", &["completions", shell]).await;
         assert!(ran.code == 0 && ran.out.contains("doctor"), "{shell}");
+        for option in options {
+            assert!(ran.out.contains(option), "{shell}: {option}");
+        }
+        let tls = cfg!(feature = "tls");
+        assert_eq!(ran.out.contains("cacert"), tls, "{shell}");
     }
     let help = run("", &["--help"]).await;
     assert!(
