@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
     (
         &["run", "--redlock", "nowhere", "k", "--", "true"],
         64,
-        "nowhere",
+        "no scheme",
     ),
     (
         &["run", "--permits", "0", "--of", "2", "k", "--", "true"],
