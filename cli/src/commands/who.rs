@@ -4,6 +4,7 @@ use super::{Context, ls};
 use crate::exit::{Failure, GONE};
 use crate::look::survey::{Survey, Wanted};
 use crate::look::{Budget, Looker};
+use crate::output::shown;
 
 /// Lists everything that the processes of a host hold.
 ///
@@ -34,15 +35,14 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     ls::print(survey.locks.iter(), &processes, context)?;
     let registered = processes.of_host(&args.host).len();
     if registered == 0 {
-        let known = processes.hosts().join(", ");
-        let known = if known.is_empty() {
-            "none".into()
-        } else {
-            known
+        let known: Vec<_> = processes.hosts().into_iter().map(shown).collect();
+        let known = match &known[..] {
+            [] => "none".to_owned(),
+            known => known.join(", "),
         };
         context.output.warn(&format!(
             "no process of `{}` is registered; hosts here: {known}",
-            args.host
+            shown(&args.host)
         ));
     }
     let code = ls::finish(&Survey { ..survey }, context)?;

@@ -31,7 +31,11 @@ pub(crate) fn escaped(key: &[u8]) -> String {
 
 /// Marks of direction and characters without width: two names with and without one look the same.
 const fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(
+        c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 /// The bytes of what [`escaped`] shows, so that a key can be copied from a table; `None` if an escape is none.
@@ -153,6 +157,10 @@ mod tests {
             (&b"order:42"[..], "order:42"),
             (b"a\nb\x1b[2J\xff\\", "a\\nb\\x1b[2J\\xff\\\\"),
             ("ä\u{202e}b".as_bytes(), "ä\\xe2\\x80\\xaeb"),
+            (
+                "a\u{ad}\u{e0041}".as_bytes(),
+                "a\\xc2\\xad\\xf3\\xa0\\x81\\x81",
+            ),
         ] {
             assert_eq!(escaped(key), shown);
             assert_eq!(unescaped(shown).as_deref(), Some(key));

@@ -208,9 +208,14 @@ async fn inspect_tells_the_line_and_who_tells_a_host() {
         (process["pid"].as_u64(), process["app"].as_str()),
         (Some(4711), Some("shop"))
     );
-    let ran = run(&url, &["who", "web-9"]).await;
+    register(&mut raw, &client(10), "web-3\x1b[2J").await;
+    let ran = run(&url, &["who", "web-9\x1b[2J"]).await;
     assert!(
         ran.code == 1 && ran.err.contains("web-1") && ran.err.contains("web-2"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.err.contains("web-3") && !ran.err.contains('\x1b'),
         "{ran:?}"
     );
     // Without a registry nobody is known.
