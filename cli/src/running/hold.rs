@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use leasehold::{Error, Guard, LostReason, MultiGuard, Permit, ReadGuard, RedlockGuard, Release};
 
+/// How often it looks whether a grant was confirmed.
+const LOOK: Duration = Duration::from_millis(2);
+
 /// A hold of any kind.
 #[derive(Debug)]
 pub(crate) enum Hold {
@@ -37,6 +40,17 @@ impl Hold {
             Self::Permits(permit) => permit.valid_for(),
             Self::All(guard) => guard.valid_for(),
             Self::Majority(guard) => guard.valid_for(),
+        }
+    }
+
+    /// Waits until it is held for `least` from then on. Returns whether it came to that before it ended.
+    pub(crate) async fn is_held_for(&self, least: Duration) -> bool {
+        loop {
+            let left = self.valid_for();
+            if left >= least || left.is_zero() {
+                return left >= least;
+            }
+            tokio::time::sleep(LOOK).await;
         }
     }
 

@@ -100,8 +100,13 @@ impl Watchdog {
         else {
             return Err(io::Error::other("the supervisor did not say how to begin"));
         };
-        let watch = Watch::new(limits, deadline, clock::now());
-        // This process or the supervisor may have been stopped since the lock was granted.
+        let mut watch = Watch::new(limits, deadline, clock::now());
+        // This process or the supervisor may have been stopped since the lock was granted, or have been slow while it was renewed.
+        socket.set_nonblocking(true)?;
+        receive_waiting(&mut socket, &mut lines);
+        while let Some(ToWatchdog::Deadline(deadline)) = lines.next() {
+            watch.told(deadline, clock::now());
+        }
         if watch.is_too_late(clock::now()) {
             socket.write_all(&line(&FromWatchdog::TooLate))?;
             return Ok(None);
@@ -115,7 +120,6 @@ impl Watchdog {
                 return Ok(None);
             }
         };
-        socket.set_nonblocking(true)?;
         let mut this = Self {
             socket,
             lines,
@@ -386,6 +390,14 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
             _ => None,
         })
         .ok_or_else(|| io::Error::other("the supervisor sent no standard input"))
+}
+
+/// What the supervisor has sent by now. That it is gone is seen later.
+fn receive_waiting(socket: &mut UnixStream, lines: &mut Lines) {
+    let mut bytes = [0; 1024];
+    while let Ok(count @ 1..) = socket.read(&mut bytes) {
+        lines.push(&bytes[..count]);
+    }
 }
 
 /// The next message of the supervisor, waited for.

@@ -1,8 +1,8 @@
 //! `lock`, `unlock`, `extend` and `verify`.
 
-use leasehold_testkit::{Server, ms};
+use leasehold_testkit::{Fault, Proxy, Server, ms, until_for};
 
-use super::support::{code, leasehold, output, stderr, stdout};
+use super::support::{BOUND, at, code, ended, leasehold, output, stderr, stdout};
 
 /// Takes the lock for a script.
 async fn lock(server: &Server, key: &str, lease: &str) -> String {
@@ -98,7 +98,7 @@ async fn a_lock_that_was_waited_for_has_its_whole_lease() {
         .expect("it starts");
     tokio::time::sleep(ms(300)).await;
     assert_eq!(code(&output(&server, ["unlock", "k", &hold]).await), 0);
-    let locked = super::support::ended(waiting).await;
+    let locked = ended(waiting).await;
     assert_eq!(code(&locked), 0, "{}", stderr(&locked));
     let told: serde_json::Value = serde_json::from_str(&stdout(&locked)).expect("JSON");
     assert_eq!(
@@ -128,4 +128,26 @@ async fn a_lock_whose_hold_cannot_be_printed_is_given_back() {
     let status = script.status().await.expect("sh");
     assert_eq!(status.code(), Some(71));
     assert_eq!(server.raw().await.cmd(&["EXISTS", "k"]).await.int(), 0);
+}
+
+/// A grant that was waited for lasts a second until it is confirmed. A command that began before that would be told to end after
+/// half of it.
+#[tokio::test]
+async fn a_command_that_waited_begins_when_its_lock_is_confirmed() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let hold = lock(&server, "k", "5m").await;
+    let proxy = Proxy::start(server.addr());
+    let mut waits = at(&proxy.url());
+    waits.args(["run", "--json", "k", "--", "sleep", "1"]);
+    let waits = waits.spawn().expect("it starts");
+    until_for(BOUND, "it waits", async || {
+        raw.cmd(&["ZCARD", "leasehold_line:{k}"]).await.int() == 1
+    })
+    .await;
+    // Longer than half of a grant.
+    proxy.to_server(Fault::Delay(ms(600)));
+    assert_eq!(code(&output(&server, ["unlock", "k", &hold]).await), 0);
+    let waited = ended(waits).await;
+    assert_eq!(code(&waited), 0, "{}", stderr(&waited));
 }

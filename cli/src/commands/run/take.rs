@@ -1,6 +1,6 @@
 //! Taking what a command runs under.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args as Arguments;
 use leasehold::{Acquire, Locks, MultiAcquire, Owner, Redlock, RedlockAcquire};
@@ -10,12 +10,15 @@ use super::Args;
 use crate::commands::Context;
 use crate::connect::{Durability, connect_as, connect_several};
 use crate::duration;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::output::shown;
 use crate::running::hold::Hold;
 use crate::running::nested::is_held_above;
 use crate::running::servers::Servers;
 use crate::running::signals::Signals;
+
+/// How many grants that end before they were confirmed are made up for.
+const GRANTS: u32 = 5;
 
 /// The arguments for a lock at several servers.
 #[derive(Arguments, Debug)]
@@ -126,7 +129,7 @@ pub(super) async fn begin(
     };
     let begun = tokio::select! {
         number = signals.next_end() => Ok(Begun::Interrupted(number)),
-        begun = take(args, &servers) => begun,
+        begun = take_whole(args, &servers) => begun,
     };
     if !matches!(begun, Ok(Begun::Taken(_))) {
         // Its place in line is given up.
@@ -146,8 +149,32 @@ async fn servers(args: &Args, context: &Context<'_>) -> Result<Servers, Failure>
     Ok(Servers::Several(locks))
 }
 
-/// Takes what the command runs under.
-async fn take(args: &Args, servers: &Servers) -> Result<Begun, Failure> {
+/// Takes what the command runs under, for a good part of its lease: what was waited for is granted for a second, until that is
+/// confirmed. A command that began before would be ended if the confirmation came late.
+async fn take_whole(args: &Args, servers: &Servers) -> Result<Begun, Failure> {
+    let least = args.max_hold.unwrap_or(args.lease).min(args.lease) / 4;
+    let begin = Instant::now();
+    let mut failure = None;
+    for _ in 0..GRANTS {
+        let waited = begin.elapsed();
+        let time = args.wait.at_most().map(|time| time.saturating_sub(waited));
+        match take(args, servers, time).await {
+            Ok(Begun::Taken(taken)) if !taken.hold.is_held_for(least).await => {}
+            // The answer came after the lease.
+            Err(lost) if lost.code == exit::LOST => failure = Some(lost),
+            begun => return begun,
+        }
+    }
+    Err(failure.unwrap_or_else(|| {
+        let key = shown(&args.key);
+        Failure::lost(format!(
+            "`{key}` was lost each time before the command began"
+        ))
+    }))
+}
+
+/// Takes what the command runs under, within this time.
+async fn take(args: &Args, servers: &Servers, time: Option<Duration>) -> Result<Begun, Failure> {
     let names = names(args)?;
     if args.permits.is_none() && is_held_above(servers, &names, args.shared).await? {
         return Ok(Begun::Nested);
@@ -155,18 +182,18 @@ async fn take(args: &Args, servers: &Servers) -> Result<Begun, Failure> {
     let (owner, hold) = match servers {
         Servers::Several(locks) => {
             let client = locks.client_id().to_owned();
-            (Owned::Client(client), majority(args, locks).await?)
+            (Owned::Client(client), majority(args, locks, time).await?)
         }
         Servers::One(locks) if !args.also.is_empty() => {
             let client = locks.client_id().to_owned();
-            (Owned::Client(client), all(args, locks, &names).await?)
+            (Owned::Client(client), all(args, locks, &names, time).await?)
         }
         Servers::One(locks) if args.permits.is_some() => {
-            (Owned::Nobody, permits(args, locks).await?)
+            (Owned::Nobody, permits(args, locks, time).await?)
         }
         Servers::One(locks) => {
             let owner = locks.owner();
-            let hold = one(args, &owner).await?;
+            let hold = one(args, &owner, time).await?;
             (Owned::Owner(owner), hold)
         }
     };
@@ -213,8 +240,8 @@ fn busy(args: &Args, names: &[&str]) -> Failure {
 }
 
 /// A lock, or a read lock.
-async fn one(args: &Args, owner: &Owner) -> Result<Option<Hold>, Failure> {
-    let (key, time) = (&args.key, args.wait.at_most());
+async fn one(args: &Args, owner: &Owner, time: Option<Duration>) -> Result<Option<Hold>, Failure> {
+    let key = &args.key;
     if args.shared {
         let lock = owner.rw_lock(key);
         let guard = match time {
@@ -240,12 +267,16 @@ async fn one(args: &Args, owner: &Owner) -> Result<Option<Hold>, Failure> {
 }
 
 /// Permits of a semaphore.
-async fn permits(args: &Args, locks: &Locks) -> Result<Option<Hold>, Failure> {
+async fn permits(
+    args: &Args,
+    locks: &Locks,
+    time: Option<Duration>,
+) -> Result<Option<Hold>, Failure> {
     let (Some(permits), Some(of)) = (args.permits, args.of) else {
         return Ok(None);
     };
     let semaphore = locks.semaphore(&args.key, of.get());
-    let permit = match args.wait.at_most() {
+    let permit = match time {
         Some(time) => bounded(semaphore.try_acquire_many_for(permits.get(), time), args).await?,
         None => Some(bounded(semaphore.acquire_many(permits.get()), args).await?),
     };
@@ -253,7 +284,12 @@ async fn permits(args: &Args, locks: &Locks) -> Result<Option<Hold>, Failure> {
 }
 
 /// Several locks, all of them or none.
-async fn all(args: &Args, locks: &Locks, names: &[&str]) -> Result<Option<Hold>, Failure> {
+async fn all(
+    args: &Args,
+    locks: &Locks,
+    names: &[&str],
+    time: Option<Duration>,
+) -> Result<Option<Hold>, Failure> {
     fn limited<T>(acquire: MultiAcquire<T>, args: &Args) -> MultiAcquire<T> {
         match args.max_hold {
             Some(max_hold) => acquire.max_hold(max_hold),
@@ -261,7 +297,7 @@ async fn all(args: &Args, locks: &Locks, names: &[&str]) -> Result<Option<Hold>,
         }
     }
     let multi = locks.multi(names);
-    let guard = match args.wait.at_most() {
+    let guard = match time {
         Some(time) => limited(multi.try_lock_for(time), args).await?,
         None => Some(limited(multi.lock(), args).await?),
     };
@@ -269,7 +305,11 @@ async fn all(args: &Args, locks: &Locks, names: &[&str]) -> Result<Option<Hold>,
 }
 
 /// A lock that a majority of several servers grants, with a token.
-async fn majority(args: &Args, locks: &Redlock) -> Result<Option<Hold>, Failure> {
+async fn majority(
+    args: &Args,
+    locks: &Redlock,
+    time: Option<Duration>,
+) -> Result<Option<Hold>, Failure> {
     fn limited<T>(acquire: RedlockAcquire<T>, args: &Args) -> RedlockAcquire<T> {
         let fenced = acquire.fenced();
         match args.max_hold {
@@ -278,7 +318,7 @@ async fn majority(args: &Args, locks: &Redlock) -> Result<Option<Hold>, Failure>
         }
     }
     let mutex = locks.mutex(&args.key);
-    let guard = match args.wait.at_most() {
+    let guard = match time {
         Some(time) => limited(mutex.try_lock_for(time), args).await?,
         None => Some(limited(mutex.lock(), args).await?),
     };
