@@ -7,7 +7,7 @@ use leasehold_testkit::{Cluster, Raw};
 
 use crate::jvm::{self, Client};
 use crate::stage::{Stage, beside_redisson, leased, server};
-use crate::support::{beside, fields, ms, until, within};
+use crate::support::{beside, exists, fields, ms, until, within};
 
 /// A cluster with a client of Redisson's that soon sends a request again.
 struct Impatient {
@@ -99,28 +99,39 @@ async fn permits_that_redisson_took_twice_come_back_where_they_have_holders() {
     assert_eq!(java.ok("sem(c).availablePermits()").await, "7");
 }
 
+/// The lease of a nested lock is that of the outer one from then on; that of an earlier lock, of the next one of its object.
 #[tokio::test]
 async fn a_nested_lease_ends_the_outer_lock_and_our_token_is_greater() {
     let Some(jvm) = jvm::shared() else { return };
     let stage = Stage::with(&jvm, "nested", &server().await.url(), &[]).await;
     let name = stage.name("nested");
     let (java, lock) = (stage.java[0].thread(), format!("fenced({name})"));
-    let theirs = java.ok(format!("{lock}.lockAndGetToken()")).await;
-    java.ok(format!("{lock}.lock(200, ms)")).await;
-    let mutex = stage.locks.mutex(&name);
-    let guard = until("its inner lease is over", async || {
-        let tried = mutex.try_lock().await.unwrap();
-        tried.ok_or_else(|| String::from("it is held"))
-    })
-    .await;
-    assert!(guard.token().as_u64() > theirs.parse().unwrap());
-    // It has unlocked neither.
-    let unlocked = java.call(format!("{lock}.unlock()")).await;
-    assert!(
-        unlocked.threw("IllegalMonitorStateException"),
-        "{unlocked:?}"
-    );
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    for is_nested in [true, false] {
+        if !is_nested {
+            java.ok(format!("{lock}.lock(200, ms)")).await;
+            let mut raw = stage.raw(&name).await;
+            until("its lease is over", async || !exists(&mut raw, &name).await).await;
+        }
+        // Renewed after ten seconds for the first time.
+        let theirs = java.ok(format!("{lock}.lockAndGetToken()")).await;
+        if is_nested {
+            java.ok(format!("{lock}.lock(200, ms)")).await;
+        }
+        let mutex = stage.locks.mutex(&name);
+        let guard = until("that lease is over", async || {
+            let tried = mutex.try_lock().await.unwrap();
+            tried.ok_or_else(|| String::from("it is held"))
+        })
+        .await;
+        assert!(guard.token().as_u64() > theirs.parse().unwrap());
+        // It has unlocked neither.
+        let unlocked = java.call(format!("{lock}.unlock()")).await;
+        assert!(
+            unlocked.threw("IllegalMonitorStateException"),
+            "{unlocked:?}"
+        );
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    }
     stage.locks.shutdown().await.unwrap();
 }
 

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{LostReason, Release};
-use leasehold_testkit::RawValue;
 use tokio::sync::OnceCell;
 
 use crate::jvm::{self, Client, Jvm};
-use crate::stage::{Stage, leased, server};
-use crate::support::{beside, until, within};
+use crate::stage::{Stage, leased, server, unique};
+use crate::support::{queue, until, within};
 
 /// Longer than a waiter of Redisson's may stand in a queue.
 const AHEAD: Duration = Duration::from_secs(3_600);
@@ -34,24 +33,20 @@ async fn a_clock_that_is_ahead_removes_waiters_of_a_fair_lock_and_ours_come_back
     let lock = format!("fair({name})");
     let [holder, first, last] = [&stage.java[0], &stage.java[1], &ahead].map(Client::thread);
     let mut raw = stage.raw(&name).await;
-    let mut queue = async || {
-        let key = beside("redisson_lock_queue", &name);
-        let all = raw.cmd(&["LRANGE", &key, "0", "-1"]).await;
-        let all = all.array().iter().map(RawValue::str);
-        all.map(str::to_owned).collect::<Vec<_>>()
-    };
-
     holder.ok(format!("{lock}.lock()")).await;
     let loses = first.begin(format!("{lock}.lockInterruptibly()"));
     first.sleeps().await;
     let ours = tokio::spawn(stage.locks.fair_mutex(&name).lock().into_future());
-    until("our marker", async || queue().await.len() == 2).await;
+    until("our marker", async || {
+        queue(&mut raw, &name).await.len() == 2
+    })
+    .await;
     let waits = last.begin(format!("{lock}.lock()"));
     last.sleeps().await;
     let their_id = last.id().await;
     // It has asked for the last time until the lease ends that it saw.
     until("ours is back, in front", async || {
-        let queue = queue().await;
+        let queue = queue(&mut raw, &name).await;
         let is_back = queue.len() == 2 && queue[0].starts_with("leasehold:");
         let is_so = is_back && queue[1] == their_id;
         if is_so {
@@ -84,7 +79,7 @@ async fn a_clock_that_is_ahead_frees_a_permit_of_ours_which_is_lost_and_told() {
     let Some(ahead) = client_ahead().await else {
         return;
     };
-    let name = crate::stage::unique("ahead");
+    let name = unique("ahead");
     let (java, pool) = (ahead.thread(), format!("pes({name})"));
     assert!(java.says(format!("{pool}.trySetPermits(1)")).await);
     let ours = leased(&server().await.url(), Duration::from_secs(6)).await;

@@ -1,14 +1,16 @@
 //! Faults of Redisson's in waiting and waking, on demand: rows of the table in `leasehold::guides::beside_others`.
 
+use std::path::Path;
 use std::time::Instant;
 
 use leasehold::FairMutex;
-use leasehold_testkit::{Fault, Proxy, Raw, RawValue};
+use leasehold_testkit::process::Watched;
+use leasehold_testkit::{Fault, Proxy, Scratch};
 
 use crate::jvm::{self, Client, Pending, Thread};
 use crate::monitor::{Line, Monitor};
 use crate::stage::{Stage, beside_redisson, leased, server};
-use crate::support::{beside, fields, ms, until, within};
+use crate::support::{beside, fields, ms, queue, until, within};
 
 /// Lines of the shared server that have to do with this name.
 async fn watched(name: &str) -> Monitor {
@@ -29,14 +31,6 @@ async fn waiter(client: &Client, lock: &str) -> (Thread, Pending) {
     let pending = thread.begin(format!("{lock}.lock()"));
     thread.sleeps().await;
     (thread, pending)
-}
-
-/// The queue of a fair lock.
-async fn queue(raw: &mut Raw, name: &str) -> Vec<String> {
-    let key = beside("redisson_lock_queue", name);
-    let all = raw.cmd(&["LRANGE", &key, "0", "-1"]).await;
-    let all = all.array().iter().map(RawValue::str);
-    all.map(str::to_owned).collect()
 }
 
 /// Each of three clients sends a request for a lock that one of them can have. Of three of ours one is told, and has it by then.
@@ -174,8 +168,7 @@ async fn give_up_at_the_release(stage: &Stage, fair: &FairMutex) {
 
 /// With more in the queue each acquire of Redisson's runs more commands. However many of ours stand there are one entry.
 #[tokio::test]
-async fn an_acquire_of_a_fair_lock_costs_redisson_a_command_for_each_that_waits_and_ours_count_as_one()
- {
+async fn an_acquire_costs_redisson_a_command_for_each_in_the_queue_and_ours_are_one() {
     let Some(jvm) = jvm::shared() else { return };
     let url = server().await.url();
     let stage = Stage::with(&jvm, "length", &url, &[]).await;
@@ -294,4 +287,33 @@ async fn a_dead_one_is_first(stage: &Stage, its_time_is_lost: bool) {
     theirs.ok(format!("{lock}.unlock()")).await;
     assert_eq!(queue(&mut raw, &name).await, [""; 0]);
     holder.shutdown().await.unwrap();
+}
+
+/// A process of ours that died stands first, for seconds and not for Redisson's five minutes.
+#[tokio::test]
+async fn a_waiter_of_ours_that_died_holds_up_redissons_for_seconds() {
+    let Some(jvm) = jvm::shared() else { return };
+    let url = server().await.url();
+    let stage = Stage::with(&jvm, "died", &url, &["watchdog=3000"]).await;
+    let name = stage.name("died");
+    // As the process calls it.
+    let fair = format!("{name}-fair");
+    let lock = format!("fair({fair})");
+    let holder = stage.java[0].thread();
+    holder.ok(format!("{lock}.lock()")).await;
+    let dir = Scratch::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_interop_worker"));
+    let args = ["hold".into(), url, "3000".into(), name];
+    let mut process = Watched::spawn(program, &args, dir.path(), &dir.join("log"));
+    until("its ticket", async || stage.tickets(&fair).await == 1).await;
+    let (behind, waits) = waiter(&stage.java[1], &lock).await;
+    process.kill();
+    holder.ok(format!("{lock}.unlock()")).await;
+    let since = Instant::now();
+    waits.answer().await.ok();
+    println!("Redisson after {:?}", since.elapsed());
+    behind.ok(format!("{lock}.unlock()")).await;
+    let mut raw = stage.raw(&fair).await;
+    assert_eq!(queue(&mut raw, &fair).await, [""; 0]);
+    stage.locks.shutdown().await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 pub(crate) use leasehold_testkit::ms;
 use leasehold_testkit::wait::{self, Answer};
-use leasehold_testkit::{Raw, until_for};
+use leasehold_testkit::{Raw, RawValue, until_for};
 
 /// Upper bound on each wait: shorter than the leases of 30 s, so that nothing passes only because a lease has ended.
 const BOUND: Duration = Duration::from_secs(20);
@@ -83,6 +83,14 @@ pub(crate) async fn fields(raw: &mut Raw, key: &str) -> String {
         .collect();
     pairs.sort();
     pairs.join(" ")
+}
+
+/// The queue of Redisson's fair lock `name`: its holders' ids, and markers of ours.
+pub(crate) async fn queue(raw: &mut Raw, name: &str) -> Vec<String> {
+    let key = beside("redisson_lock_queue", name);
+    let all = raw.cmd(&["LRANGE", &key, "0", "-1"]).await;
+    let all = all.array().iter().map(RawValue::str);
+    all.map(str::to_owned).collect()
 }
 
 /// Whether there is a key of this name.
