@@ -1,5 +1,7 @@
 //! A fake for the tests of code that uses locks: the same [`Locks`], without a server.
 //!
+//! For a [`Redlock`](crate::Redlock) it is [`FakeRedlock`].
+//!
 //! It is not a second implementation. The code that runs is that of the locks, with its scripts, its waiting and its renewals; only
 //! the server is in memory, and the clock can be moved on. So whatever a lock does on a server it does here.
 //!
@@ -38,33 +40,30 @@
 //! a lease has ended calls [`Fake::advance`] instead: nothing tells the fake of that sleep.
 
 pub(crate) mod clock;
+mod held;
 pub(crate) mod hooks;
+mod redlock;
 mod server;
 pub(crate) mod sleep;
+mod task;
 mod world;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_cluster::Target;
-use leasehold_resp::connection::in_process::Dialer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OnceCell;
 
 use crate::client::{Locks, LocksBuilder};
 use crate::engine::clock::Clock;
 use crate::error::{Error, ErrorKind, LostReason};
-use crate::guard::Guard;
-use crate::primitives::permit::Permit;
-use crate::primitives::rw_lock::{ReadGuard, WriteGuard};
-use clock::PATIENCE;
-use server::Server;
-pub(crate) use world::World;
+pub use held::Held;
+use held::{HeldAs, held};
+pub use redlock::FakeRedlock;
 pub use world::{Event, What};
-
-/// How often other tasks have their turn, after what is due was done, before that counts.
-const TURNS: usize = 16;
+pub(crate) use world::{Link, World};
 
 /// Servers and clocks for tests, in memory. Clones are the same one; others know nothing of it.
 ///
@@ -84,27 +83,16 @@ pub struct Fake(Arc<Inner>);
 
 struct Inner {
     world: Arc<World>,
-    server: Arc<Server>,
     /// Those who hold what [`Fake::hold`] holds.
     others: OnceCell<Locks>,
-}
-
-/// The fake that locks are to be connected to.
-#[derive(Clone, Debug)]
-pub(crate) struct Link {
-    pub(crate) world: Arc<World>,
-    pub(crate) dialer: Dialer,
 }
 
 impl Fake {
     /// A fake where nothing is held. It needs neither a thread nor a runtime.
     #[must_use]
     pub fn new() -> Self {
-        let world = World::new();
-        let server = Server::new(Arc::clone(&world.clock));
         Self(Arc::new(Inner {
-            world,
-            server,
+            world: World::new(1),
             others: OnceCell::new(),
         }))
     }
@@ -134,11 +122,7 @@ impl Fake {
     /// # }
     /// ```
     pub fn builder(&self) -> LocksBuilder {
-        let server = Arc::clone(&self.0.server);
-        LocksBuilder::of_fake(Link {
-            world: Arc::clone(&self.0.world),
-            dialer: Dialer::new(move || server.connect()),
-        })
+        LocksBuilder::of_fake(self.0.world.link(0))
     }
 
     /// Moves the clock on by `time`, in steps: at each the renewals that are due are made, and waits and leases that are over end.
@@ -165,15 +149,7 @@ impl Fake {
     ///
     /// Dropping the future leaves the clock where it is by then.
     pub async fn advance(&self, time: Duration) {
-        self.settle().await;
-        let clock = &self.0.world.clock;
-        let end = clock.now() + time;
-        while let Some(at) = clock.next_until(end) {
-            clock.move_to(at);
-            self.settle().await;
-        }
-        clock.move_to(end);
-        self.settle().await;
+        self.0.world.advance(time).await;
     }
 
     /// Somebody else holds the mutex called `name`, namespace included, until what this returns is dropped.
@@ -196,7 +172,7 @@ impl Fake {
     pub async fn hold(&self, name: impl AsRef<str>) -> Held {
         let name = name.as_ref();
         let taken = self.others().await.mutex(name).try_lock().await;
-        Held(HeldAs::Mutex(held(name, taken)))
+        Held(HeldAs::Mutexes(vec![held(name, taken)]))
     }
 
     /// Somebody else reads under the read-write lock called `name`, namespace included, until what this returns is dropped.
@@ -288,7 +264,7 @@ impl Fake {
     /// ```
     pub async fn lose(&self, name: impl AsRef<str>, reason: LostReason) -> usize {
         let lost = self.0.world.lose(name.as_ref(), reason);
-        self.settle().await;
+        self.0.world.settle().await;
         lost
     }
 
@@ -308,7 +284,7 @@ impl Fake {
     /// # }
     /// ```
     pub fn flush(&self) {
-        self.0.server.forget(|_| true);
+        self.0.world.servers[0].forget();
     }
 
     /// The next call that names a lock ends with an error of this kind, and does nothing: taking, releasing, asking or counting. A
@@ -375,7 +351,7 @@ impl Fake {
     #[doc(hidden)]
     #[must_use]
     pub fn connect(&self) -> impl AsyncRead + AsyncWrite + Send + Unpin + use<> {
-        self.0.server.connect()
+        self.0.world.servers[0].connect()
     }
 
     async fn others(&self) -> &Locks {
@@ -383,30 +359,10 @@ impl Fake {
         let connected = self.0.others.get_or_init(|| async {
             let connected = self.locks().await;
             let locks = connected.unwrap_or_else(|error| panic!("a fake is reachable: {error}"));
-            world.set_others(locks.client_id());
+            world.add_others(locks.client_id());
             locks
         });
         connected.await
-    }
-
-    /// Lets everything be done that is due.
-    async fn settle(&self) {
-        let (clock, server) = (&self.0.world.clock, &self.0.server);
-        let patience = Instant::now() + PATIENCE;
-        let (mut turns, mut tries) = (0, 0_u32);
-        while turns < TURNS && Instant::now() < patience {
-            tokio::task::yield_now().await;
-            if clock.is_at_rest() && server.is_read() {
-                turns += 1;
-                continue;
-            }
-            turns = 0;
-            tries += 1;
-            if tries > 64 {
-                // Other threads are at it.
-                std::thread::sleep(Duration::from_micros(50));
-            }
-        }
     }
 }
 
@@ -419,59 +375,6 @@ pub(crate) fn connect_to(fake: Option<Link>, target: &mut Target) -> Clock {
         endpoint.dialer = Some(fake.dialer.clone());
     }
     Clock::of_fake(fake.world)
-}
-
-/// What somebody else holds. Dropping it releases it.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), leasehold::Error> {
-/// # let fake = leasehold::testing::Fake::new();
-/// # let locks = fake.locks().await?;
-/// let theirs = fake.hold("order:42").await;
-/// theirs.release().await; // and it is free
-/// assert!(locks.mutex("order:42").try_lock().await?.is_some());
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "dropping it releases it"]
-#[derive(Debug)]
-pub struct Held(HeldAs);
-
-#[derive(Debug)]
-enum HeldAs {
-    Mutex(Guard),
-    Read(ReadGuard),
-    Write(WriteGuard),
-    Permits(Permit),
-}
-
-impl Held {
-    /// Releases it, and returns when that is done.
-    ///
-    /// # Panics
-    ///
-    /// If the server refuses, which no test need expect.
-    pub async fn release(self) {
-        let released = match self.0 {
-            HeldAs::Mutex(guard) => guard.release().await,
-            HeldAs::Read(guard) => guard.release().await,
-            HeldAs::Write(guard) => guard.release().await,
-            HeldAs::Permits(permit) => permit.release().await,
-        };
-        // It may have been lost, by a force or a flush.
-        if let Err(error) = released {
-            panic!("what somebody else holds cannot be released: {error}");
-        }
-    }
-}
-
-fn held<G>(name: &str, taken: Result<Option<G>, Error>) -> G {
-    match taken {
-        Ok(Some(guard)) => guard,
-        Ok(None) => panic!("`{name}` is held already"),
-        Err(error) => panic!("`{name}` cannot be held: {error}"),
-    }
 }
 
 impl Default for Fake {

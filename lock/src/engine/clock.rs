@@ -48,6 +48,14 @@ impl Clock {
         self.fake.as_ref()
     }
 
+    /// Whether it is the clock of a fake.
+    pub(crate) const fn is_fake(&self) -> bool {
+        #[cfg(feature = "testing")]
+        return self.fake.is_some();
+        #[cfg(not(feature = "testing"))]
+        false
+    }
+
     pub(crate) fn now(&self) -> Instant {
         #[cfg(feature = "testing")]
         if let Some(fake) = &self.fake {

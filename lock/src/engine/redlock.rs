@@ -17,4 +17,6 @@ mod turns;
 pub(crate) use self::core::{Config, Core};
 pub(crate) use drive::{Request, acquire};
 pub(crate) use hold::QuorumGuard;
+#[cfg(feature = "testing")]
+pub(crate) use hold::QuorumHold;
 pub(crate) use inspect::inspect;

@@ -1,12 +1,14 @@
 //! The clock of a fake: that of the machine, and further on by as much as it was moved.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::Waker;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant, SystemTime};
 
+use super::task::Busy;
 use crate::engine::sync::lock;
 use crate::state::deadline::Now;
 
@@ -19,6 +21,8 @@ pub(crate) struct FakeClock {
     state: Mutex<State>,
     /// The wall clock when the fake was made, and the monotonic one.
     since: (SystemTime, Instant),
+    /// The tasks of Redlocks that have anything to do.
+    busy: Busy,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +60,7 @@ impl FakeClock {
         Arc::new(Self {
             state: Mutex::default(),
             since: (SystemTime::now(), Instant::now()),
+            busy: Busy::default(),
         })
     }
 
@@ -127,6 +132,11 @@ impl FakeClock {
         activity
     }
 
+    /// A task that [`is_at_rest`](Self::is_at_rest) waits for.
+    pub(crate) fn tracked<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
+        self.busy.track(work)
+    }
+
     /// The next instant up to `end` for which there is a timer.
     pub(super) fn next_until(&self, end: Instant) -> Option<Instant> {
         let now = self.now();
@@ -147,7 +157,7 @@ impl FakeClock {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether all timers that are due have been polled, and the threads that renew have nothing to do.
+    /// Whether all timers that are due have been polled, and the threads and tasks that renew have nothing to do.
     pub(super) fn is_at_rest(&self) -> bool {
         let now = self.now();
         let state = lock(&self.state);
@@ -156,7 +166,7 @@ impl FakeClock {
             .keys()
             .next()
             .is_some_and(|(at, _)| *at <= now);
-        !is_due && state.workers_rest()
+        !is_due && state.workers_rest() && self.busy.is_none()
     }
 
     /// The time of the runtime here is paused and has come to `at`: this clock follows, while other threads do what is due on

@@ -29,6 +29,8 @@ pub(super) struct Server {
     /// Locked for as long as a command or a script runs: one at a time.
     scripts: Mutex<Scripts>,
     data: Arc<Mutex<Data>>,
+    /// Among those of its fake.
+    number: usize,
     clock: Arc<FakeClock>,
     next_session: AtomicU64,
 }
@@ -41,11 +43,12 @@ struct Data {
 }
 
 impl Server {
-    pub(super) fn new(clock: Arc<FakeClock>) -> Arc<Self> {
+    pub(super) fn new(number: usize, clock: Arc<FakeClock>) -> Arc<Self> {
         let data = Arc::<Mutex<Data>>::default();
         Arc::new(Self {
             scripts: Mutex::new(Scripts::new(&data)),
             data,
+            number,
             clock,
             next_session: AtomicU64::new(1),
         })
@@ -57,10 +60,24 @@ impl Server {
         Session::new(Arc::clone(self), id)
     }
 
-    /// Forgets everything of the keys of which `is_meant` says so.
-    pub(super) fn forget(&self, is_meant: impl Fn(&[u8]) -> bool) {
+    /// Forgets everything.
+    pub(super) fn forget(&self) {
         let _turn = lock(&self.scripts);
-        lock(&self.data).keys.remove_if(is_meant);
+        lock(&self.data).keys.remove_if(|_| true);
+    }
+
+    /// Ends all connections, and answers none that is opened from now on.
+    pub(super) fn stop(&self) {
+        // What runs at this moment runs to its end.
+        let _turn = lock(&self.scripts);
+        lock(&self.data).messages.stop();
+        self.wake();
+    }
+
+    /// Answers again, also those who have connected meanwhile.
+    pub(super) fn start(&self) {
+        lock(&self.data).messages.start();
+        self.wake();
     }
 
     /// Whether clients have read all that they were sent.
@@ -89,7 +106,7 @@ impl Server {
             }
             b"SCRIPT" => scripts.load(args),
             b"CLIENT" => client(args),
-            b"INFO" => Ok(info()),
+            b"INFO" => Ok(info(self.number)),
             b"ROLE" => Ok(Reply::Array(vec![
                 Reply::text("master"),
                 Reply::Int(0),
@@ -154,13 +171,13 @@ fn client(args: &[Vec<u8>]) -> Outcome {
 }
 
 /// It was started long ago, and evicts nothing.
-fn info() -> Reply {
-    Reply::text(
-        "run_id:0000000000000000000000000000000000000000\r\n\
+fn info(number: usize) -> Reply {
+    Reply::text(format!(
+        "run_id:{number:040}\r\n\
          uptime_in_seconds:31536000\r\n\
          role:master\r\n\
-         maxmemory_policy:noeviction\r\n",
-    )
+         maxmemory_policy:noeviction\r\n"
+    ))
 }
 
 fn unknown(args: &[Vec<u8>]) -> String {

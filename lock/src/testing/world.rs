@@ -1,37 +1,56 @@
-//! What the locks of one fake share: its clock, the errors that are due, and what has happened.
+//! What the locks of one fake share: its clock, its servers, the errors that are due, and what has happened.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use super::clock::FakeClock;
+use leasehold_cluster::Target;
+use leasehold_resp::connection::in_process::Dialer;
+
+use super::clock::{FakeClock, PATIENCE};
+use super::server::Server;
 use crate::engine::context::Context;
 use crate::engine::hold::Hold;
+use crate::engine::redlock::QuorumHold;
 use crate::engine::release;
 use crate::engine::sync::lock;
 use crate::error::{ErrorKind, LostReason};
 use crate::observer::Primitive;
 use crate::state::token::FencingToken;
 
+/// How often other tasks have their turn, after what is due was done, before that counts.
+const TURNS: usize = 16;
+
 /// See the module.
 pub(crate) struct World {
     pub(crate) clock: Arc<FakeClock>,
+    pub(super) servers: Box<[Arc<Server>]>,
     since: Instant,
     state: Mutex<State>,
-    /// The id of the locks that nothing fails for, and nothing is taken from.
-    others: OnceLock<String>,
+}
+
+/// The fake that locks are to be connected to.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(super) world: Arc<World>,
+    pub(super) dialer: Dialer,
 }
 
 #[derive(Default)]
 struct State {
     /// In their order, each for the lock with this key or for any.
     failures: Vec<(Option<Box<str>>, ErrorKind)>,
+    /// Those of calls at a node of a Redlock.
+    failures_at: Vec<(usize, ErrorKind)>,
     history: Vec<Event>,
     contexts: Vec<Weak<Context>>,
     holds: Vec<Weak<Hold>>,
+    majorities: Vec<Weak<QuorumHold>>,
+    /// The ids of the locks that nothing fails for, and nothing is taken from.
+    others: Vec<String>,
 }
 
-/// An entry of [`Fake::history`](super::Fake::history).
+/// An entry of [`Fake::history`](super::Fake::history), or [`FakeRedlock::history`](super::FakeRedlock::history).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -109,14 +128,76 @@ impl Event {
 }
 
 impl World {
-    pub(super) fn new() -> Arc<Self> {
+    /// With this many servers.
+    pub(super) fn new(servers: usize) -> Arc<Self> {
         let clock = FakeClock::new();
+        let servers = (0..servers).map(|number| Server::new(number, Arc::clone(&clock)));
         Arc::new(Self {
             since: clock.now(),
+            servers: servers.collect(),
             clock,
             state: Mutex::default(),
-            others: OnceLock::new(),
         })
+    }
+
+    /// How many nodes a Redlock of it has.
+    pub(crate) fn nodes(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Has each target be the server with its number.
+    pub(crate) fn connect_nodes(&self, targets: &mut [Target]) {
+        for (node, target) in targets.iter_mut().enumerate() {
+            for endpoint in target.endpoints_mut() {
+                endpoint.dialer = Some(self.dialer(node));
+            }
+        }
+    }
+
+    /// Connects to one of the servers.
+    fn dialer(&self, server: usize) -> Dialer {
+        let server = Arc::clone(&self.servers[server]);
+        Dialer::new(move || server.connect())
+    }
+
+    /// What locks are connected by to one of the servers.
+    pub(super) fn link(self: &Arc<Self>, server: usize) -> Link {
+        Link {
+            world: Arc::clone(self),
+            dialer: self.dialer(server),
+        }
+    }
+
+    /// Moves the clock on by `time`, from one timer to the next.
+    pub(super) async fn advance(&self, time: Duration) {
+        self.settle().await;
+        let clock = &self.clock;
+        let end = clock.now() + time;
+        while let Some(at) = clock.next_until(end) {
+            clock.move_to(at);
+            self.settle().await;
+        }
+        clock.move_to(end);
+        self.settle().await;
+    }
+
+    /// Lets everything be done that is due.
+    pub(super) async fn settle(&self) {
+        let patience = Instant::now() + PATIENCE;
+        let (mut turns, mut tries) = (0, 0_u32);
+        while turns < TURNS && Instant::now() < patience {
+            tokio::task::yield_now().await;
+            if self.clock.is_at_rest() && self.servers.iter().all(|server| server.is_read()) {
+                turns += 1;
+                continue;
+            }
+            turns = 0;
+            tries += 1;
+            if tries > 64 {
+                // Other threads are at it.
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
     }
 
     /// New locks are connected.
@@ -126,8 +207,8 @@ impl World {
         state.contexts.push(Arc::downgrade(context));
     }
 
-    pub(super) fn set_others(&self, client: &str) {
-        let _ = self.others.set(client.to_owned());
+    pub(super) fn add_others(&self, client: &str) {
+        lock(&self.state).others.push(client.to_owned());
     }
 
     pub(super) fn fail_next(&self, key: Option<Box<str>>, kind: ErrorKind) {
@@ -145,6 +226,17 @@ impl World {
         Some(state.failures.remove(at).1)
     }
 
+    pub(super) fn fail_next_at(&self, node: usize, kind: ErrorKind) {
+        lock(&self.state).failures_at.push((node, kind));
+    }
+
+    /// How a call at this node of a Redlock is to fail, if it is.
+    pub(super) fn failure_at(&self, node: usize) -> Option<ErrorKind> {
+        let mut state = lock(&self.state);
+        let at = state.failures_at.iter().position(|(of, _)| *of == node)?;
+        Some(state.failures_at.remove(at).1)
+    }
+
     pub(super) fn history(&self) -> Vec<Event> {
         lock(&self.state).history.clone()
     }
@@ -158,12 +250,31 @@ impl World {
     }
 
     pub(super) fn ended(&self, hold: &Hold, reason: LostReason) {
-        let what = match reason {
-            LostReason::Released => What::Released,
-            reason => What::Lost(reason),
-        };
-        let event = self.event(what, hold);
+        let event = self.event(What::ended(reason), hold);
         lock(&self.state).history.push(event);
+    }
+
+    pub(super) fn taken_by_majority(&self, hold: &Arc<QuorumHold>) {
+        let event = self.event_at_majority(What::Taken, hold);
+        let mut state = lock(&self.state);
+        state.majorities.retain(|known| known.strong_count() > 0);
+        state.majorities.push(Arc::downgrade(hold));
+        state.history.push(event);
+    }
+
+    pub(super) fn ended_at_majority(&self, hold: &QuorumHold, reason: LostReason) {
+        let event = self.event_at_majority(What::ended(reason), hold);
+        lock(&self.state).history.push(event);
+    }
+
+    /// The majorities that hold this key lose it for `reason`, and it is released at the nodes. Returns how many they were.
+    pub(super) fn lose_majority(&self, key: &str, reason: LostReason) -> usize {
+        let holds: Vec<_> = {
+            let state = lock(&self.state);
+            state.majorities.iter().filter_map(Weak::upgrade).collect()
+        };
+        let of_key = holds.iter().filter(|hold| hold.name.key() == key);
+        of_key.filter(|hold| hold.end_for(reason)).count()
     }
 
     /// All holds of this key are lost for `reason`, and released at the server. Returns how many they were.
@@ -193,7 +304,10 @@ impl World {
     }
 
     fn is_others(&self, client: &str) -> bool {
-        self.others.get().is_some_and(|others| others == client)
+        lock(&self.state)
+            .others
+            .iter()
+            .any(|others| others == client)
     }
 
     fn event(&self, what: What, hold: &Hold) -> Event {
@@ -203,7 +317,31 @@ impl World {
             primitive: hold.protocol.primitive,
             client: client_of(hold),
             token: hold.token,
-            after: self.clock.now().saturating_duration_since(self.since),
+            after: self.after(),
+        }
+    }
+
+    fn event_at_majority(&self, what: What, hold: &QuorumHold) -> Event {
+        Event {
+            what,
+            name: hold.name.key().to_owned(),
+            primitive: Primitive::Redlock,
+            client: hold.client().to_owned(),
+            token: hold.token(),
+            after: self.after(),
+        }
+    }
+
+    fn after(&self) -> Duration {
+        self.clock.now().saturating_duration_since(self.since)
+    }
+}
+
+impl What {
+    const fn ended(reason: LostReason) -> Self {
+        match reason {
+            LostReason::Released => Self::Released,
+            reason => Self::Lost(reason),
         }
     }
 }

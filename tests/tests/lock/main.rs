@@ -28,6 +28,8 @@ mod fair_topologies;
 #[cfg(feature = "testing")]
 mod fake;
 #[cfg(feature = "testing")]
+mod fake_redlock;
+#[cfg(feature = "testing")]
 mod fake_same;
 mod family_names;
 mod first_day;

@@ -14,7 +14,6 @@ use crate::protocol::call::Call;
 use crate::protocol::permits::Permits;
 use crate::protocol::redlock::{NODE, fence, read_fence};
 use crate::protocol::{Announced, End, Ended, Renewal, Renewed};
-use crate::state::deadline::Now;
 
 /// A renewal takes this part of the lease at most, so that several fit between the first and the end.
 const RENEWAL_PART: u32 = 6;
@@ -48,7 +47,7 @@ pub(super) async fn run(hold: Arc<QuorumHold>, index: usize) {
         index,
         node,
         left: Left::default(),
-        since: Instant::now(),
+        since: hold.core.clock.now(),
     };
     let end = hold.end();
     // Whatever is under way then is given up: its connection is noted, and the release runs behind it or kills it.
@@ -65,18 +64,15 @@ impl Agent {
             self.fence().await;
         }
         loop {
-            let Some(lease) = self
-                .hold
-                .state(|state| state.quorum.next_lease(Now::read()))
-            else {
-                return;
+            let clock = &self.hold.core.clock;
+            let next_lease = || {
+                let now = clock.read();
+                self.hold.state(|state| state.quorum.next_lease(now))
             };
+            let Some(lease) = next_lease() else { return };
             let due = self.since + self.hold.terms.lease / 3;
-            tokio::time::sleep_until(due.into()).await;
-            let lease = self
-                .hold
-                .state(|state| state.quorum.next_lease(Now::read()))
-                .map(|latest| latest.min(lease));
+            clock.sleep_until(due).await;
+            let lease = next_lease().map(|latest| latest.min(lease));
             let Some(lease) = lease else { return };
             match self.renew(lease).await {
                 Some(Renewed::Held | Renewed::Contended) => {}
@@ -85,7 +81,7 @@ impl Agent {
                     let telemetry = &self.hold.core.telemetry;
                     telemetry.renewal_failed(self.hold.subject(), self.hold.left());
                     let pause = (self.hold.terms.lease / RETRY_PART).max(SHORTEST);
-                    tokio::time::sleep(pause).await;
+                    self.hold.core.clock.sleep(pause).await;
                 }
             }
         }
@@ -154,11 +150,9 @@ impl Agent {
         (NODE.add_renewal)(&renewal, &mut call);
         let reply = client.eval(&call.slices().call(), deadline).await.ok()?;
         let answer = (NODE.read_renewals)(&reply.value, 1)?.pop()?;
-        let (index, now) = (self.index, Now::read());
-        let sent = Now {
-            monotonic: reply.sent,
-            wall: reply.sent_wall,
-        };
+        let clock = &hold.core.clock;
+        let (index, now) = (self.index, clock.read());
+        let sent = clock.at(reply.sent, reply.sent_wall);
         match answer {
             Renewed::Held | Renewed::Contended => {
                 self.since = sent.monotonic;
@@ -192,10 +186,12 @@ impl Agent {
         if !self.left.hold && self.left.unanswered.is_empty() {
             return self.hold.answered(|state| state.ended(NodeEnd::Gone));
         }
-        let until = Instant::now() + self.hold.terms.lease + BEYOND_LEASE;
+        let hold = Arc::clone(&self.hold);
+        let clock = &hold.core.clock;
+        let until = clock.now() + hold.terms.lease + BEYOND_LEASE;
         let mut pause = FIRST_PAUSE;
         let mut is_told = false;
-        while Instant::now() < until {
+        while clock.now() < until {
             let end = self.try_release(until).await;
             let (is_done, is_final) = match &end {
                 Ok(_) => (self.left.unanswered.is_empty(), true),
@@ -210,7 +206,7 @@ impl Agent {
             if is_done {
                 return;
             }
-            tokio::time::sleep(pause).await;
+            clock.sleep(pause).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
         if !is_told {
@@ -225,8 +221,12 @@ impl Agent {
 
     async fn try_release(&mut self, until: Instant) -> Result<NodeEnd, Stuck> {
         let stuck = |error, is_final| Stuck { error, is_final };
-        let timeout = self.hold.core.config.command_timeout;
-        let deadline = until.min(Instant::now() + timeout);
+        let core = &self.hold.core;
+        let left = until.saturating_duration_since(core.clock.now());
+        let deadline = Instant::now() + core.config.command_timeout.min(left);
+        #[cfg(feature = "testing")]
+        crate::testing::hooks::fail_at(&core.clock, self.index)
+            .map_err(|error| stuck(error, false))?;
         let client = self.node.connected(deadline).await;
         let client = client.map_err(|error| stuck(error, false))?;
         let hold = &self.hold;

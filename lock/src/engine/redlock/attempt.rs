@@ -11,7 +11,6 @@ use super::hold::QuorumHold;
 use super::node::Refusal;
 use crate::error::{Error, ErrorKind};
 use crate::options::Terms;
-use crate::state::deadline::Now;
 use crate::state::quorum::Outcome;
 
 /// A node may take this part of the lease for its answer.
@@ -40,9 +39,10 @@ pub(super) async fn attempt(core: &Arc<Core>, request: &Request) -> Attempted {
     // Dropped, it is released wherever it was granted or still will be.
     let guard = QuorumHold::ask(core, &request.name, request.terms, request.is_fenced);
     let hold = guard.hold();
-    let started = Instant::now();
+    let clock = &core.clock;
+    let started = clock.now();
     let is_granted = decided(hold, started, time_to_answer, |hold| {
-        let outcome = hold.state(|state| state.quorum.outcome(Now::read()));
+        let outcome = hold.state(|state| state.quorum.outcome(clock.read()));
         (outcome != Outcome::Open).then_some(outcome == Outcome::Granted)
     });
     if !is_granted.await {
@@ -54,9 +54,9 @@ pub(super) async fn attempt(core: &Arc<Core>, request: &Request) -> Attempted {
     let token = hold.state(|state| state.quorum.token());
     hold.fence().send_replace(Some(token));
     let patience = |hold: &QuorumHold| patience(&hold.terms);
-    let is_written = decided(hold, Instant::now(), patience, |hold| {
+    let is_written = decided(hold, clock.now(), patience, |hold| {
         hold.state(|state| {
-            if state.quorum.left(Now::read()).is_zero() {
+            if state.quorum.left(clock.read()).is_zero() {
                 return Some(false);
             }
             state.quorum.is_fenced().then_some(true)
@@ -76,6 +76,7 @@ async fn decided(
     time: impl Fn(&QuorumHold) -> Duration,
     decision: impl Fn(&QuorumHold) -> Option<bool>,
 ) -> bool {
+    let clock = &hold.core.clock;
     let mut is_last_look = false;
     loop {
         let mut answered = pin!(hold.next_answer());
@@ -84,15 +85,15 @@ async fn decided(
             return decision;
         }
         let until = started + time(hold);
-        if Instant::now() < until {
+        if clock.now() < until {
             is_last_look = false;
-            let _ = tokio::time::timeout_at(until.into(), answered).await;
+            let _ = clock.timeout_at(until, answered).await;
         } else if is_last_look {
             return false;
         } else {
             // This thread may be late itself, with the answers in its sockets: they have their turn first.
             is_last_look = true;
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            clock.sleep(Duration::from_millis(1)).await;
         }
     }
 }

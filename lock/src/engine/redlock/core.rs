@@ -12,6 +12,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
+use super::super::clock::Clock;
 use super::super::home::Home;
 use super::super::telemetry::Telemetry;
 use super::node::{Node, connect};
@@ -37,11 +38,15 @@ pub(crate) struct Core {
     pub(super) jitter: Jitter,
     pub(crate) home: Home,
     pub(crate) telemetry: Arc<Telemetry>,
+    /// The time of leases and waits. Time limits of requests keep that of the machine.
+    pub(crate) clock: Clock,
     /// The longest lease that was asked for here, in milliseconds.
     longest_lease: AtomicU64,
     id: ClientId,
     /// The number of the next hold.
     next: AtomicU64,
+    /// These connect to nodes that are not there yet.
+    _connecting: Vec<AbortOnDrop>,
     thread: Thread,
 }
 
@@ -68,7 +73,8 @@ struct AbortOnDrop(JoinHandle<()>);
 /// A thread with a runtime, which ends when this is dropped.
 struct Thread {
     runtime: Handle,
-    _keep: oneshot::Sender<()>,
+    /// `None` for locks of a fake, which run on the runtime of their test: its time may be paused.
+    _keep: Option<oneshot::Sender<()>>,
 }
 
 impl Core {
@@ -78,19 +84,21 @@ impl Core {
         config: Config,
         telemetry: Arc<Telemetry>,
     ) -> Result<Arc<Self>, Error> {
-        let thread =
-            Thread::start().map_err(|error| Error::new(ErrorKind::Thread, error.to_string()))?;
+        let clock = telemetry.clock().clone();
+        let thread = Thread::start(&clock);
+        let thread = thread.map_err(|error| Error::new(ErrorKind::Thread, error.to_string()))?;
         let news = Arc::new(Notify::new());
         let nodes: Box<[_]> = targets
             .iter()
-            .map(|target| Node::new(target, &news))
+            .enumerate()
+            .map(|(index, target)| Node::new(index, target, &news))
             .collect();
-        for (node, target) in nodes.iter().zip(targets) {
+        let connecting = nodes.iter().zip(targets).map(|(node, target)| {
             let monitor = telemetry.monitor();
-            thread
-                .runtime
-                .spawn(connect(Arc::clone(node), nodes.clone(), target, monitor));
-        }
+            let connecting = connect(Arc::clone(node), nodes.clone(), target, monitor);
+            AbortOnDrop(thread.runtime.spawn(connecting))
+        });
+        let connecting = connecting.collect();
         await_nodes(&nodes, &news, config.connect_timeout).await?;
         let id = ClientId::random();
         let core = Arc::new(Self {
@@ -99,9 +107,11 @@ impl Core {
             jitter: Jitter::new(id.seed()),
             home: Home::here(),
             telemetry,
+            clock,
             longest_lease: AtomicU64::new(millis(config.lease.max(config.longest_lease))),
             id,
             next: AtomicU64::new(1),
+            _connecting: connecting,
             thread,
             config,
         });
@@ -118,6 +128,11 @@ impl Core {
 
     /// Runs `work` on the thread.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        #[cfg(feature = "testing")]
+        if let Some(world) = self.clock.fake() {
+            self.thread.runtime.spawn(world.clock.tracked(work));
+            return;
+        }
         self.thread.runtime.spawn(work);
     }
 
@@ -226,7 +241,13 @@ impl Drop for AbortOnDrop {
 }
 
 impl Thread {
-    fn start() -> io::Result<Self> {
+    fn start(clock: &Clock) -> io::Result<Self> {
+        if clock.is_fake() {
+            return Ok(Self {
+                runtime: Handle::current(),
+                _keep: None,
+            });
+        }
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (keep, over) = oneshot::channel();
@@ -237,7 +258,7 @@ impl Thread {
             })?;
         Ok(Self {
             runtime: handle,
-            _keep: keep,
+            _keep: Some(keep),
         })
     }
 }

@@ -73,12 +73,12 @@ async fn take(request: Request) -> Outcome {
         return Err(Error::bad_lease(what));
     }
     let until = match request.wait {
-        Wait::For(time) => Instant::now().checked_add(time),
+        Wait::For(time) => core.clock.now().checked_add(time),
         Wait::None | Wait::Endless => None,
     };
     let turn = match request.wait {
         Wait::None => core.turns.try_take(&name),
-        Wait::For(_) | Wait::Endless => core.turns.take(&name, until).await,
+        Wait::For(_) | Wait::Endless => core.turns.take(&name, until, &core.clock).await,
     };
     let Some(turn) = turn else {
         return Ok(None);
@@ -115,7 +115,8 @@ async fn drive(
 
 async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outcome {
     let core = &request.core;
-    let is_time_up = || until.is_some_and(|until| until <= Instant::now());
+    let clock = &core.clock;
+    let is_time_up = || until.is_some_and(|until| until <= clock.now());
     let mut ears = Ears::new(core);
     let mut factor = 1;
     let mut failing_since = None;
@@ -125,7 +126,7 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
         let heard = Arc::clone(&ears.heard);
         let mut heard = pin!(heard.notified());
         heard.as_mut().enable();
-        let asked = Instant::now();
+        let asked = clock.now();
         let at_least = match attempt(core, request).await {
             Attempted::Granted(guard, token) => {
                 guard.begin(turn, token);
@@ -141,7 +142,7 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
             Attempted::Failed(error) => {
                 let since = *failing_since.get_or_insert(asked);
                 let is_patient = is_passing(error.kind())
-                    && since.elapsed() < core.config.command_timeout
+                    && clock.now() - since < core.config.command_timeout
                     && !is_time_up();
                 if matches!(request.wait, Wait::None) || !is_patient {
                     return Err(error);
@@ -155,12 +156,12 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
         if is_heard || factor < LONGEST_FACTOR {
             factor = factor.saturating_mul(2);
         }
-        let wake_at = Instant::now() + pause;
+        let wake_at = clock.now() + pause;
         let wake_at = until.map_or(wake_at, |until| until.min(wake_at));
-        if tokio::time::timeout_at(wake_at.into(), heard).await.is_ok() {
+        if clock.timeout_at(wake_at, heard).await.is_ok() {
             // All who wait heard it: they begin one after another.
             factor = 1;
-            tokio::time::sleep(self::pause(core, factor) / 2).await;
+            clock.sleep(self::pause(core, factor) / 2).await;
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "testing")]
+use super::super::clock::Clock;
 use super::super::release::Release;
 use super::super::sync::lock;
 use super::super::telemetry::{Caller, Life, Subject};
@@ -18,7 +20,6 @@ use super::turns::Turn;
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::observer::Way;
 use crate::options::Terms;
-use crate::state::deadline::Now;
 use crate::state::id::HoldId;
 use crate::state::names::Name;
 use crate::state::primitive::Primitive;
@@ -88,7 +89,7 @@ impl QuorumHold {
             is_fenced,
             life: Life::default(),
             state: Mutex::new(State {
-                quorum: Quorum::new(core.nodes.len(), terms, Now::read()),
+                quorum: Quorum::new(core.nodes.len(), terms, core.clock.read()),
                 refusals: Vec::new(),
                 ends: Vec::new(),
                 turn: None,
@@ -137,7 +138,7 @@ impl QuorumHold {
         if self.core.home.is_elsewhere() {
             return Duration::ZERO;
         }
-        lock(&self.state).quorum.left(Now::read())
+        lock(&self.state).quorum.left(self.core.clock.read())
     }
 
     /// Why it is over, if it is. It ends here if it has run out.
@@ -145,20 +146,32 @@ impl QuorumHold {
         if self.core.home.is_elsewhere() {
             return Some(LostReason::Forked);
         }
-        let reason = lock(&self.state).quorum.check(Now::read())?;
+        let reason = lock(&self.state).quorum.check(self.core.clock.read())?;
         self.wind_up(reason);
         Some(reason)
     }
 
     /// Ends it for `reason`. Returns false if it was over before.
-    pub(super) fn end_for(&self, reason: LostReason) -> bool {
+    pub(crate) fn end_for(&self, reason: LostReason) -> bool {
         let (is_first, reason) = {
             let mut state = lock(&self.state);
-            let earlier = state.quorum.check(Now::read());
+            let earlier = state.quorum.check(self.core.clock.read());
             (state.quorum.end(reason), earlier.unwrap_or(reason))
         };
         self.wind_up(reason);
         is_first
+    }
+
+    /// The time of its leases.
+    #[cfg(feature = "testing")]
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.core.clock
+    }
+
+    /// The id of the locks it is of.
+    #[cfg(feature = "testing")]
+    pub(crate) fn client(&self) -> &str {
+        self.core.id()
     }
 
     /// The token, if one was asked for.
@@ -183,7 +196,7 @@ impl QuorumHold {
                 return reason;
             }
             let left = self.left().min(WALL_CLOCK_CHECK);
-            let _ = tokio::time::timeout(left, self.end.cancelled()).await;
+            let _ = self.core.clock.timeout(left, self.end.cancelled()).await;
         }
     }
 
@@ -191,6 +204,10 @@ impl QuorumHold {
     fn wind_up(&self, reason: LostReason) {
         self.end.cancel();
         let turn = lock(&self.state).turn.take();
+        #[cfg(feature = "testing")]
+        if turn.is_some() {
+            crate::testing::hooks::ended_at_majority(self, reason);
+        }
         drop(turn);
         self.core.telemetry.ended(self.subject(), reason, false);
     }
@@ -206,14 +223,15 @@ impl QuorumHold {
 
     /// It is what `caller` waited for.
     pub(super) fn granted_to(&self, caller: Caller<'_>, way: Way) {
-        let over = || lock(&self.state).quorum.check(Now::read());
+        let over = || lock(&self.state).quorum.check(self.core.clock.read());
         caller.granted(way, self.token(), self.subject(), over);
     }
 
     /// The outcome of the release, when enough nodes have answered, or it is too late.
     async fn released(&self) -> Result<Release, Error> {
         let (all, needed) = (self.core.nodes.len(), self.core.needed());
-        let until = Instant::now() + self.core.config.command_timeout;
+        let clock = &self.core.clock;
+        let until = clock.now() + self.core.config.command_timeout;
         loop {
             let mut answered = pin!(self.next_answer());
             answered.as_mut().enable();
@@ -237,7 +255,7 @@ impl QuorumHold {
             if gone > all - needed {
                 return Ok(Release::AlreadyGone);
             }
-            if released + gone + failed == all || Instant::now() >= until {
+            if released + gone + failed == all || clock.now() >= until {
                 let detail = format!(
                     "{released} of {all} nodes confirmed the release in time; the others are asked until the lease is over"
                 );
@@ -246,7 +264,7 @@ impl QuorumHold {
                     None => Error::new(ErrorKind::Unknown, detail),
                 });
             }
-            let _ = tokio::time::timeout_at(until.into(), answered).await;
+            let _ = clock.timeout_at(until, answered).await;
         }
     }
 }
@@ -273,6 +291,8 @@ impl QuorumGuard {
         if let Some(token) = token {
             let _ = self.0.token.set(FencingToken::new(token));
         }
+        #[cfg(feature = "testing")]
+        crate::testing::hooks::taken_by_majority(&self.0);
         lock(&self.0.state).turn = Some(turn);
         // It may have ended before.
         self.0.check();

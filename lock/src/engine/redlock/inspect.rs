@@ -22,6 +22,8 @@ pub(crate) async fn inspect(core: &Core, name: &Name) -> Vec<Result<Inspection, 
 async fn ask(core: &Core, node: &Node, name: &Name) -> Result<Inspection, Error> {
     core.check_name(name)?;
     let about = |error: Error| error.about(name.key(), node.name());
+    #[cfg(feature = "testing")]
+    crate::testing::hooks::fail_at(&core.clock, node.index).map_err(about)?;
     let deadline = Instant::now() + core.config.command_timeout;
     let client = node.connected(deadline).await.map_err(about)?;
     let call = inspect_all(name, core.config.interop);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::{Client, Monitor, Target, Unanswered};
+use leasehold_resp::timer::timer_at;
 use leasehold_resp::{Command, Value};
 use tokio::sync::{Notify, watch};
 
@@ -25,6 +26,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const MASTERS: usize = 64;
 
 pub(crate) struct Node {
+    /// Which of the nodes it is.
+    #[cfg(feature = "testing")]
+    pub(super) index: usize,
     /// Its address, in messages.
     name: Arc<str>,
     /// Whether another server may take over its data.
@@ -75,13 +79,15 @@ pub(super) enum Refusal {
 }
 
 impl Node {
-    pub(super) fn new(target: &Target, news: &Arc<Notify>) -> Arc<Self> {
+    pub(super) fn new(_index: usize, target: &Target, news: &Arc<Notify>) -> Arc<Self> {
         let first = target
             .clone()
             .endpoints_mut()
             .first()
             .map(|endpoint| endpoint.node());
         Arc::new(Self {
+            #[cfg(feature = "testing")]
+            index: _index,
             name: first.unwrap_or_else(|| Arc::from("")),
             is_dynamic: !matches!(target, Target::Single(_)),
             client: watch::Sender::new(None),
@@ -123,7 +129,7 @@ impl Node {
     pub(super) async fn connected(&self, deadline: Instant) -> Result<Client, Error> {
         let mut client = self.client.subscribe();
         let connected = client.wait_for(Option::is_some);
-        let connected = tokio::time::timeout_at(deadline.into(), connected).await;
+        let connected = tokio::time::timeout_at(timer_at(deadline), connected).await;
         if let Ok(Ok(client)) = connected
             && let Some(client) = &*client
         {
@@ -168,6 +174,8 @@ impl Node {
         if let Some(refused) = self.refused() {
             return Err(Refusal::Failed(refused));
         }
+        #[cfg(feature = "testing")]
+        crate::testing::hooks::fail_at(&hold.core.clock, self.index).map_err(Refusal::Failed)?;
         let client = self.connected(deadline).await.map_err(Refusal::Failed)?;
         let key = hold.name.key().as_bytes();
         let guard = hold.core.guard_time(hold.terms.lease);
@@ -218,12 +226,9 @@ impl Node {
             // The server may have been restarted between the question and the grant.
             self.trust(&client, key, guard, deadline).await?;
         }
-        let sent = Now {
-            monotonic: evaluated.sent,
-            wall: evaluated.sent_wall,
-        };
+        let clock = &hold.core.clock;
         Ok(Grant {
-            sent,
+            sent: clock.at(evaluated.sent, evaluated.sent_wall),
             lease: rest.unwrap_or(lease),
             counter: token.map_or(0, |token| token.as_u64()),
         })

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::{Mutex as Gate, OwnedMutexGuard};
 
+use super::super::clock::Clock;
 use super::super::sync::lock;
 use crate::state::names::Name;
 
@@ -30,13 +31,12 @@ impl Turns {
         self: &Arc<Self>,
         name: &Arc<Name>,
         until: Option<Instant>,
+        clock: &Clock,
     ) -> Option<Turn> {
         let mut turn = self.wait_for(name);
         let gate = turn.gate.clone()?;
         turn.passed = match until {
-            Some(until) => tokio::time::timeout_at(until.into(), gate.lock_owned())
-                .await
-                .ok(),
+            Some(until) => clock.timeout_at(until, gate.lock_owned()).await.ok(),
             None => Some(gate.lock_owned().await),
         };
         turn.passed.is_some().then_some(turn)
@@ -84,13 +84,17 @@ mod tests {
     async fn turns_come_in_order_and_leave_nothing_behind() {
         let turns = Arc::new(Turns::default());
         let name = Arc::new(Name::new(NODE.layout, None, "a"));
-        let first = turns.take(&name, None).await.expect("nobody is there");
+        let clock = Clock::new();
+        let first = turns
+            .take(&name, None, &clock)
+            .await
+            .expect("nobody is there");
         assert!(turns.try_take(&name).is_none());
         let over = Instant::now();
-        assert!(turns.take(&name, Some(over)).await.is_none());
+        assert!(turns.take(&name, Some(over), &clock).await.is_none());
         let waiting = {
             let (turns, name) = (Arc::clone(&turns), Arc::clone(&name));
-            tokio::spawn(async move { turns.take(&name, None).await.is_some() })
+            tokio::spawn(async move { turns.take(&name, None, &clock).await.is_some() })
         };
         tokio::task::yield_now().await;
         drop(first);

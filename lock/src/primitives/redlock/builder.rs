@@ -53,6 +53,8 @@ pub struct RedlockBuilder {
     observers: Vec<Arc<dyn Observer>>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
+    #[cfg(feature = "testing")]
+    fake: Option<Arc<crate::testing::World>>,
 }
 
 impl RedlockBuilder {
@@ -71,6 +73,19 @@ impl RedlockBuilder {
             observers: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
+            #[cfg(feature = "testing")]
+            fake: None,
+        }
+    }
+
+    /// Settings for locks at the nodes of a fake.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of_fake(world: &Arc<crate::testing::World>) -> Self {
+        let nodes = 0..world.nodes();
+        let urls = nodes.map(|node| format!("redis://node-{node}"));
+        Self {
+            fake: Some(Arc::clone(world)),
+            ..Self::new(urls.collect())
         }
     }
 
@@ -187,10 +202,18 @@ impl RedlockBuilder {
     ///
     /// Cancel safe: dropping the future closes all connections.
     pub async fn connect(self) -> Result<Redlock, Error> {
-        let telemetry = Telemetry::new(Observers::new(&self.observers), 0, Clock::new());
+        let telemetry = Telemetry::new(Observers::new(&self.observers), 0, self.clock());
         let (targets, config) = self.settled()?;
         let core = Core::connect(targets, config, telemetry).await?;
         Ok(Redlock { core })
+    }
+
+    fn clock(&self) -> Clock {
+        #[cfg(feature = "testing")]
+        if let Some(world) = &self.fake {
+            return Clock::of_fake(Arc::clone(world));
+        }
+        Clock::new()
     }
 
     /// The targets and the settings, if all of them can be used.
@@ -240,6 +263,10 @@ impl RedlockBuilder {
             }
             name_connections(&mut target);
             targets.push(target);
+        }
+        #[cfg(feature = "testing")]
+        if let Some(world) = &self.fake {
+            world.connect_nodes(&mut targets);
         }
         Ok((targets, config))
     }

@@ -13,6 +13,8 @@ pub(super) struct Messages {
     channels: BTreeMap<Channel, BTreeSet<u64>>,
     /// To be woken outside of the mutex.
     wakers: Vec<Waker>,
+    /// Whether connections wait for the server to come back.
+    is_stopped: bool,
 }
 
 /// A name, and whether it is one of `SSUBSCRIBE`.
@@ -38,6 +40,27 @@ impl Messages {
             listeners.remove(&session);
             !listeners.is_empty()
         });
+    }
+
+    /// Ends all connections; later ones have to wait.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+        self.channels.clear();
+        let ended = std::mem::take(&mut self.sessions);
+        let wakers = ended.into_values().filter_map(|inbox| inbox.waker);
+        self.wakers.extend(wakers);
+    }
+
+    /// Serves those who wait.
+    pub(super) fn start(&mut self) {
+        self.is_stopped = false;
+        let waiting = self.sessions.values_mut();
+        self.wakers
+            .extend(waiting.filter_map(|inbox| inbox.waker.take()));
+    }
+
+    pub(super) const fn is_stopped(&self) -> bool {
+        self.is_stopped
     }
 
     pub(super) fn inbox(&mut self, session: u64) -> Option<&mut Inbox> {

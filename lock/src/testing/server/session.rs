@@ -33,8 +33,17 @@ impl Session {
         }
     }
 
-    /// Executes all commands that have been written completely.
+    /// Executes all commands that have been written completely, if the server runs.
     fn execute(&mut self) -> io::Result<()> {
+        {
+            let mut data = lock(&self.server.data);
+            if data.messages.inbox(self.id).is_none() {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            if data.messages.is_stopped() {
+                return Ok(());
+            }
+        }
         while !self.received.is_empty() {
             let frame = self.decoder.decode(&mut self.received);
             let Some(frame) = frame.map_err(|error| io::Error::other(error.to_string()))? else {
@@ -81,10 +90,15 @@ impl AsyncWrite for Session {
 
 impl AsyncRead for Session {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.received.is_empty() {
+            // Written while the server was stopped.
+            self.execute()?;
+            self.server.wake();
+        }
         let mut data = lock(&self.server.data);
         let Some(inbox) = data.messages.inbox(self.id) else {
             return Poll::Ready(Ok(()));
