@@ -60,8 +60,22 @@ pub struct Process {
 }
 
 impl Process {
+    /// This process, from now on, with the name and version of its application if it was given them, and what it tells besides.
+    pub(crate) fn called(
+        application: Option<(String, String)>,
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Self, Error> {
+        let mut process = Self::here();
+        if let Some((name, version)) = application {
+            (process.application, process.version) = (name, version);
+        }
+        process.set_metadata(metadata)?;
+        process.check()?;
+        Ok(process)
+    }
+
     /// This process, from now on.
-    pub(crate) fn here() -> Self {
+    fn here() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let millis = now.map_or(0, |now| now.as_millis() as u64);
         Self {
@@ -76,7 +90,7 @@ impl Process {
     }
 
     /// What it tells besides, if it can be told.
-    pub(crate) fn set_metadata(&mut self, all: &BTreeMap<String, String>) -> Result<(), Error> {
+    fn set_metadata(&mut self, all: &BTreeMap<String, String>) -> Result<(), Error> {
         let is_good = |(name, value): (&String, &String)| {
             let is_name = (1..=LONGEST_NAME).contains(&name.len()) && !name.contains('=');
             let controls = name.contains(char::is_control) || value.contains(char::is_control);
@@ -98,7 +112,7 @@ impl Process {
     }
 
     /// Whether the application can be called so.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), Error> {
         if self.application.is_empty() || self.application.len().max(self.version.len()) > LONGEST {
             return Err(Error::new(
                 ErrorKind::Config,

@@ -388,12 +388,7 @@ impl LocksBuilder {
                 .for_each(|server| server.ask_server = leasehold_resp::AskServer::Required);
         }
         name_connections(&mut target);
-        let mut process = Process::here();
-        if let Some((name, version)) = application {
-            (process.application, process.version) = (name, version);
-        }
-        process.set_metadata(&metadata)?;
-        process.check()?;
+        let process = Process::called(application, &metadata)?;
         #[cfg(feature = "testing")]
         let clock = crate::testing::connect_to(fake, &mut target);
         #[cfg(not(feature = "testing"))]

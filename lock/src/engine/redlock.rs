@@ -12,6 +12,7 @@ mod drive;
 mod hold;
 mod inspect;
 mod node;
+mod process;
 mod turns;
 
 pub(crate) use self::core::{Config, Core};
@@ -20,3 +21,4 @@ pub(crate) use hold::QuorumGuard;
 #[cfg(feature = "testing")]
 pub(crate) use hold::QuorumHold;
 pub(crate) use inspect::inspect;
+pub(crate) use process::process_of;

@@ -10,10 +10,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::redlock::{Core, Request, acquire, inspect};
+use crate::engine::redlock::{Core, Request, acquire, inspect, process_of};
 use crate::engine::request::Wait;
 use crate::error::Error;
 use crate::options::{Replicas, Terms};
+use crate::process::Process;
 use crate::protocol::redlock::NODE;
 use crate::state::inspection::Inspection;
 use crate::state::names::Name;
@@ -206,6 +207,52 @@ impl Redlock {
     #[must_use]
     pub fn client_id(&self) -> &str {
         self.core.id()
+    }
+
+    /// The process that a client id belongs to: that of a [`Holder`](crate::Holder) at a node, or of another
+    /// [`Redlock`](Self::client_id). `None` if it is not known.
+    ///
+    /// Each node has an entry of its own, as [`Locks::process_of`](crate::Locks::process_of) describes it: written behind the
+    /// first lock that a majority grants, and refreshed with renewals. Nothing removes it before it expires, 90 seconds after
+    /// that or with the longest lease. The answer is that of the first node that knows it.
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_three_urls(async |urls| {
+    /// let red = leasehold::Redlock::builder(urls)
+    ///     .application("billing", "1.2")
+    ///     .durable()
+    ///     .connect()
+    ///     .await?;
+    /// let order = red.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// # while red.process_of(red.client_id()).await?.is_none() {} // written behind the answer to the first lock
+    /// for node in order.inspect().await {
+    ///     for holder in node?.holders() {
+    ///         if let Some(process) = red.process_of(holder.client()).await? {
+    ///             println!("held there by {process}"); // billing 1.2, process 4711 on web-1
+    /// #           assert_eq!((process.application(), process.version()), ("billing", Some("1.2")));
+    ///         }
+    ///     }
+    /// }
+    /// # drop(guard);
+    /// # Ok(())
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of asking a node, where no majority answers; [`ErrorKind::Denied`](crate::ErrorKind::Denied) for a user without
+    /// `~lockp:*` or `+hmget`.
+    ///
+    /// # Panics
+    ///
+    /// When polled outside of a Tokio runtime with time enabled.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only reads.
+    pub async fn process_of(&self, client_id: impl AsRef<str>) -> Result<Option<Process>, Error> {
+        process_of(&self.core, client_id.as_ref()).await
     }
 
     /// What these locks have done so far: see [`Stats`]. Requests to all nodes are counted.

@@ -73,6 +73,7 @@ mod process_registry;
 mod redisson_faults;
 mod redlock;
 mod redlock_faults;
+mod redlock_registry;
 mod redlock_storm;
 mod replicated_mode;
 mod restart_guard;

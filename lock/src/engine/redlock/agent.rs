@@ -37,6 +37,8 @@ struct Agent {
     left: Left,
     /// When the latest lease there began, at the latest.
     since: Instant,
+    /// Of the node's map and connections, when it was granted or renewed last.
+    changes: u64,
 }
 
 /// Does all that is to be done for `hold` at the node with this index.
@@ -48,6 +50,7 @@ pub(super) async fn run(hold: Arc<QuorumHold>, index: usize) {
         node,
         left: Left::default(),
         since: hold.core.clock.now(),
+        changes: 0,
     };
     let end = hold.end();
     // Whatever is under way then is given up: its connection is noted, and the release runs behind it or kills it.
@@ -96,6 +99,7 @@ impl Agent {
         match acquired {
             Ok(grant) => {
                 self.since = grant.sent.monotonic;
+                self.changes = self.node.client().map_or(0, |client| client.changes());
                 self.hold.answered(|state| {
                     let quorum = &mut state.quorum;
                     quorum.granted(index, grant.sent, grant.lease, grant.counter);
@@ -156,6 +160,11 @@ impl Agent {
         match answer {
             Renewed::Held | Renewed::Contended => {
                 self.since = sent.monotonic;
+                let changes = client.changes();
+                let is_other = std::mem::replace(&mut self.changes, changes) != changes;
+                let lease = hold.terms.lease;
+                self.node
+                    .keep_registered(&hold.core, &client, lease, is_other);
                 let mut renewed = None;
                 hold.answered(|state| {
                     renewed = state.quorum.renewed(index, sent, lease, now);

@@ -14,11 +14,13 @@ use tokio::task::JoinHandle;
 
 use super::super::clock::Clock;
 use super::super::home::Home;
+use super::super::presence::Presence;
 use super::super::telemetry::Telemetry;
 use super::node::{Node, connect};
 use super::turns::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::options::Interop;
+use crate::process::Process;
 use crate::state::deadline::millis;
 use crate::state::id::{ClientId, HoldId};
 use crate::state::jitter::Jitter;
@@ -82,16 +84,20 @@ impl Core {
     pub(crate) async fn connect(
         targets: Vec<Target>,
         config: Config,
+        process: Process,
         telemetry: Arc<Telemetry>,
     ) -> Result<Arc<Self>, Error> {
         let clock = telemetry.clock().clone();
         let thread = Thread::start(&clock);
         let thread = thread.map_err(|error| Error::new(ErrorKind::Thread, error.to_string()))?;
-        let news = Arc::new(Notify::new());
+        let (id, news) = (ClientId::random(), Arc::new(Notify::new()));
         let nodes: Box<[_]> = targets
             .iter()
             .enumerate()
-            .map(|(index, target)| Node::new(index, target, &news))
+            .map(|(index, target)| {
+                let presence = Presence::new(id.as_str(), process.clone(), clock.clone());
+                Node::new(index, target, presence, &news)
+            })
             .collect();
         let connecting = nodes.iter().zip(targets).map(|(node, target)| {
             let monitor = telemetry.monitor();
@@ -100,7 +106,6 @@ impl Core {
         });
         let connecting = connecting.collect();
         await_nodes(&nodes, &news, config.connect_timeout).await?;
-        let id = ClientId::random();
         let core = Arc::new(Self {
             nodes,
             turns: Arc::default(),
@@ -138,10 +143,16 @@ impl Core {
 
     /// Whether `name` can be locked here now.
     pub(super) fn check_name(&self, name: &Name) -> Result<(), Error> {
+        self.check()?;
+        name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)))
+    }
+
+    /// Whether anything can be done here.
+    pub(super) fn check(&self) -> Result<(), Error> {
         if self.home.is_elsewhere() {
             return Err(Error::new(ErrorKind::Forked, ""));
         }
-        name.bad().map_or(Ok(()), |bad| Err(Error::bad_name(bad)))
+        Ok(())
     }
 
     /// The id that holders begin with.

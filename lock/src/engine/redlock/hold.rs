@@ -291,8 +291,12 @@ impl QuorumGuard {
         if let Some(token) = token {
             let _ = self.0.token.set(FencingToken::new(token));
         }
+        let Self(hold) = self;
+        for node in &hold.core.nodes {
+            node.register(&hold.core, hold.terms.lease);
+        }
         #[cfg(feature = "testing")]
-        crate::testing::hooks::taken_by_majority(&self.0);
+        crate::testing::hooks::taken_by_majority(hold);
         lock(&self.0.state).turn = Some(turn);
         // It may have ended before.
         self.0.check();

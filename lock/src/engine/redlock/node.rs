@@ -10,7 +10,9 @@ use leasehold_resp::timer::timer_at;
 use leasehold_resp::{Command, Value};
 use tokio::sync::{Notify, watch};
 
+use super::super::presence::Presence;
 use super::super::sync::lock;
+use super::core::Core;
 use super::hold::QuorumHold;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::permits::Permits;
@@ -39,6 +41,8 @@ pub(crate) struct Node {
     news: Arc<Notify>,
     /// A mean of the round trips of its answers, in microseconds; 0 before the first.
     round_trip: AtomicU64,
+    /// The entry of this process there.
+    presence: Presence,
 }
 
 #[derive(Default)]
@@ -79,7 +83,12 @@ pub(super) enum Refusal {
 }
 
 impl Node {
-    pub(super) fn new(_index: usize, target: &Target, news: &Arc<Notify>) -> Arc<Self> {
+    pub(super) fn new(
+        _index: usize,
+        target: &Target,
+        presence: Presence,
+        news: &Arc<Notify>,
+    ) -> Arc<Self> {
         let first = target
             .clone()
             .endpoints_mut()
@@ -94,6 +103,7 @@ impl Node {
             state: Mutex::default(),
             news: Arc::clone(news),
             round_trip: AtomicU64::new(0),
+            presence,
         })
     }
 
@@ -259,6 +269,52 @@ impl Node {
             (3 * known + latest) / 4
         };
         self.round_trip.store(mean.max(1), Ordering::Relaxed);
+    }
+
+    /// A lock was taken: the entry of this process is written behind it, unless that was done.
+    pub(super) fn register(self: &Arc<Self>, core: &Core, lease: Duration) {
+        if let Some(client) = self.client() {
+            self.register_by(core, &client, lease);
+        }
+    }
+
+    fn register_by(self: &Arc<Self>, core: &Core, client: &Client, lease: Duration) {
+        let Some(written) = self.presence.used(client, lease) else {
+            return;
+        };
+        let (node, client, clock) = (Arc::clone(self), client.clone(), core.clock.clone());
+        core.spawn(async move {
+            let outcome = written.await;
+            if node.presence.settle(&outcome) {
+                node.refresh(&client, clock.now()).await;
+            }
+        });
+    }
+
+    /// A lock was renewed there: so is the entry, if that is due. `is_other` if the node may have forgotten it.
+    pub(super) fn keep_registered(
+        self: &Arc<Self>,
+        core: &Core,
+        client: &Client,
+        lease: Duration,
+        is_other: bool,
+    ) {
+        if is_other {
+            self.presence.doubt();
+        }
+        // It may not have been there when the lock was taken.
+        self.register_by(core, client, lease);
+        let now = core.clock.now();
+        if self.presence.is_due(now) {
+            let (node, client) = (Arc::clone(self), client.clone());
+            core.spawn(async move { node.refresh(&client, now).await });
+        }
+    }
+
+    async fn refresh(&self, client: &Client, now: Instant) {
+        if let Some(lasts) = self.presence.begin(now, || true) {
+            self.presence.refresh(client, lasts).await;
+        }
     }
 
     /// Notes who it is. Returns whether one of the `others` is the same server, or a replica of it.

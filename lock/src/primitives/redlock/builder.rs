@@ -1,5 +1,6 @@
 //! Settings of locks at several deployments.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::engine::telemetry::{Observers, Telemetry};
 use crate::error::{Error, ErrorKind};
 use crate::observer::Observer;
 use crate::options::Interop;
-use crate::process::name_connections;
+use crate::process::{Process, name_connections};
 use crate::state::deadline::is_good_lease;
 use crate::state::names::is_good_namespace;
 
@@ -36,6 +37,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 ///     .namespace("shop")
 ///     .lease(Duration::from_secs(1))
 ///     .restart_guard(Duration::from_secs(2)) // the longest lease that any process uses
+///     .application("billing", "1.2") // the program's name by default
+///     .metadata("job", "nightly report")
 ///     .interop(Interop::Off)
 ///     .connect_timeout(Duration::from_secs(2))
 ///     .command_timeout(Duration::from_secs(2))
@@ -50,6 +53,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct RedlockBuilder {
     urls: Vec<String>,
     config: Config,
+    /// Name and version.
+    application: Option<(String, String)>,
+    metadata: BTreeMap<String, String>,
     observers: Vec<Arc<dyn Observer>>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
@@ -70,6 +76,8 @@ impl RedlockBuilder {
                 connect_timeout: DEFAULT_TIMEOUT,
                 command_timeout: DEFAULT_TIMEOUT,
             },
+            application: None,
+            metadata: BTreeMap::new(),
             observers: Vec::new(),
             #[cfg(feature = "tls")]
             tls: None,
@@ -122,6 +130,20 @@ impl RedlockBuilder {
     /// ```
     pub fn durable(mut self) -> Self {
         self.config.is_durable = true;
+        self
+    }
+
+    /// The name and version of this application, which others see who ask for the [process](Redlock::process_of) of a holder:
+    /// the name 1 to 256 bytes, the version at most 256. By default the name of the program, and no version.
+    pub fn application(mut self, name: impl Into<String>, version: impl Into<String>) -> Self {
+        self.application = Some((name.into(), version.into()));
+        self
+    }
+
+    /// What others see besides who ask for the [process](Redlock::process_of) of a holder, such as a job and its run: see
+    /// [`LocksBuilder::metadata`](crate::LocksBuilder::metadata).
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.metadata.insert(name.into(), value.into());
         self
     }
 
@@ -203,8 +225,9 @@ impl RedlockBuilder {
     /// Cancel safe: dropping the future closes all connections.
     pub async fn connect(self) -> Result<Redlock, Error> {
         let telemetry = Telemetry::new(Observers::new(&self.observers), 0, self.clock());
+        let process = Process::called(self.application.clone(), &self.metadata)?;
         let (targets, config) = self.settled()?;
-        let core = Core::connect(targets, config, telemetry).await?;
+        let core = Core::connect(targets, config, process, telemetry).await?;
         Ok(Redlock { core })
     }
 
