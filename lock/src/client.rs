@@ -439,7 +439,7 @@ impl Locks {
         }
         let time = context.config.command_timeout * 2;
         let work = &context.registry.work;
-        let finished = tokio::time::timeout(time, work.all_finished()).await;
+        let finished = context.clock().timeout(time, work.all_finished()).await;
         if finished.is_ok() {
             context.registry.presence.remove(&context.client).await;
         }
@@ -450,9 +450,10 @@ impl Locks {
 
     /// Waits until what was released is answered, for a command timeout at most.
     pub(crate) async fn finish(&self) {
-        let time = self.context.config.command_timeout;
-        let work = &self.context.registry.work;
-        let _ = tokio::time::timeout(time, work.all_finished()).await;
+        let context = &self.context;
+        let time = context.config.command_timeout;
+        let work = &context.registry.work;
+        let _ = context.clock().timeout(time, work.all_finished()).await;
     }
 }
 

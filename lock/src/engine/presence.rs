@@ -129,7 +129,8 @@ impl Presence {
 
     /// Removes it, after it was closed. Without an answer it ends by itself.
     pub(crate) async fn remove(&self, client: &Client) {
-        let deadline = Instant::now() + REMOVAL.min(client.command_timeout());
+        let time = REMOVAL.min(client.command_timeout());
+        let deadline = Instant::now() + time;
         let removed = async {
             loop {
                 let mut answered = std::pin::pin!(self.answered.notified());
@@ -143,7 +144,7 @@ impl Presence {
             let call = unregister(&self.key);
             let _ = client.eval(&call.slices().call(), deadline).await;
         };
-        let _ = tokio::time::timeout_at(deadline.into(), removed).await;
+        let _ = self.clock.timeout(time, removed).await;
     }
 
     fn answer(&self, error: Option<&resp::Error>, retries: bool) -> Outcome {

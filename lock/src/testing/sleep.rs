@@ -111,7 +111,14 @@ pub(crate) async fn timeout<F: Future>(sleep: Sleep, future: F) -> Result<F::Out
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        sleep.as_mut().poll(cx).map(|()| Err(Elapsed))
+        if sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        // Where that has moved the clock on, other threads have done what was due on the way.
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Ok(output),
+            Poll::Pending => Err(Elapsed),
+        })
     })
     .await
 }

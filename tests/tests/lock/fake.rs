@@ -360,6 +360,26 @@ async fn paused_time_and_the_clock_of_the_fake_go_together() {
     assert!(since.elapsed() < secs(60), "by the clock on the wall");
 }
 
+/// What a shutdown waits for is done by a thread, whose time is not paused: the time of the runtime must not run away meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_in_paused_time_waits_for_what_is_released_in_the_background() {
+    for _ in 0..20 {
+        let fake = Fake::new();
+        let locks = fake.locks().await.unwrap();
+        let renewed = locks.mutex("renewed").lock().await.unwrap();
+        let guard = locks.mutex("a").lock().await.unwrap();
+        fake.fail_next_on("a", ErrorKind::Unknown);
+        assert!(guard.release().await.is_err());
+        locks.shutdown().await.unwrap();
+        assert_eq!(renewed.lost().await, LostReason::Closed);
+        let next = fake.locks().await.unwrap();
+        for name in ["a", "renewed"] {
+            assert!(next.mutex(name).try_lock().await.unwrap().is_some());
+        }
+        assert!(next.process_of(locks.client_id()).await.unwrap().is_none());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_of_two_processes_exclude_each_other_and_none_is_forgotten() {
     let fake = Fake::new();
