@@ -14,7 +14,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Of a master that has not answered by `deadline`, or not like that; it names the master.
+    /// Of a master that has not answered by `deadline`, or not like that; it names the master. At once if the system refuses to
+    /// connect to it.
     ///
     /// # Cancel safety
     ///
@@ -38,7 +39,7 @@ impl Client {
         if !connection.is_up() {
             self.router().search(node);
         }
-        connection.ready(deadline).await?;
+        connection.ready_unless_refused(deadline).await?;
         let sent = Instant::now();
         let reply = connection.submit(&Command::new("PING"));
         let reply = tokio::time::timeout_at(deadline.into(), reply).await;

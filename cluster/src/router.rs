@@ -6,7 +6,7 @@
 //! (redis-rs issue 2092: a refresh that stops all commands).
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ pub(crate) struct Router {
     looks: Mutex<Looks>,
     /// Notified at the end of each look.
     looked: Arc<Notify>,
+    /// Whether the one server there is has refused connections for a command timeout.
+    is_gone: AtomicBool,
     /// The task that ends the connections opened for questions.
     sweep: OnlyOne,
     itself: Weak<Self>,
@@ -104,6 +106,7 @@ impl Router {
                 learned: None,
             }),
             looked: Arc::default(),
+            is_gone: AtomicBool::new(false),
             sweep: OnlyOne::default(),
             itself: itself.clone(),
         });
@@ -273,6 +276,11 @@ impl Router {
         self.nodes.is_closed()
     }
 
+    /// Whether the one server there is has refused connections for a command timeout.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
     /// The error for a key whose slot no node serves.
     pub(crate) fn unserved(&self, key: &[u8]) -> Error {
         let no_node = Arc::from("");
@@ -394,6 +402,7 @@ impl Router {
     fn observed(&self, node: &Arc<Node>, event: Event) {
         match &event {
             Event::Up => {
+                self.is_gone.store(false, Ordering::Release);
                 let down = node.came_up();
                 self.note_change();
                 if let Some(after) = down {
@@ -407,6 +416,8 @@ impl Router {
                 }
                 self.search(node);
             }
+            // Elsewhere another node may be about to serve its keys.
+            Event::Gone if !self.is_dynamic() => self.is_gone.store(true, Ordering::Release),
             Event::Stalled if self.nodes.serves(node) => self.refresh(),
             Event::Stalled => node.replace(),
             _ => {}

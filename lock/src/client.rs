@@ -302,7 +302,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if one of them does not answer within the command timeout, which is named then;
+    /// [`ErrorKind::Unavailable`] if one of them does not answer within the command timeout, or refuses connections, which it does
+    /// not wait for; it is named then;
     /// [`ErrorKind::Denied`] for a user without `+ping`.
     ///
     /// # Cancel safety

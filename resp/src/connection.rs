@@ -5,7 +5,7 @@
 //! the tasks it just woke have queued, so that a wave of commands costs one system call.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::{Arc, MutexGuard, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -371,6 +371,40 @@ impl Connection {
                     // A runtime that is shutting down drops each driver as soon as it is spawned, and waits for this poll.
                     tokio::task::yield_now().await;
                 }
+            }
+        }
+    }
+
+    /// [`ready`](Self::ready), which does not wait while the system refuses to connect: if the connection is down, another attempt
+    /// is made at once.
+    ///
+    /// # Errors
+    ///
+    /// As of [`ready`](Self::ready), and of that attempt if it is refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is changed.
+    pub async fn ready_unless_refused(&self, deadline: Instant) -> Result<(), Error> {
+        if self.is_up() {
+            return Ok(());
+        }
+        let shared = self.shared();
+        let seen = shared.lock().attempts;
+        shared.hurry.notify_one();
+        let mut ready = std::pin::pin!(self.ready(deadline));
+        loop {
+            let mut refused = std::pin::pin!(shared.refused.notified());
+            refused.as_mut().enable();
+            if let Some(refusal) = shared.refused_after(seen) {
+                return Err(refusal);
+            }
+            let is_ready = poll_fn(|cx| match ready.as_mut().poll(cx) {
+                Poll::Ready(ready) => Poll::Ready(Some(ready)),
+                Poll::Pending => refused.as_mut().poll(cx).map(|()| None),
+            });
+            if let Some(ready) = is_ready.await {
+                return ready;
             }
         }
     }

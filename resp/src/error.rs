@@ -29,6 +29,8 @@ struct Inner {
     node: Arc<str>,
     server: Option<ServerError>,
     connection: Option<Arc<ConnectionId>>,
+    /// Whether the system refused to connect.
+    is_refused: bool,
 }
 
 /// The kinds of [`Error`], by what they say of the command.
@@ -80,6 +82,7 @@ impl Error {
             node: Arc::clone(node),
             server: None,
             connection: None,
+            is_refused: false,
         }))
     }
 
@@ -144,7 +147,13 @@ impl Error {
             }
             _ => String::new(),
         };
-        Self::new(kind, node, format!("cannot connect: {error}{reason}"))
+        let mut this = Self::new(kind, node, format!("cannot connect: {error}{reason}"));
+        this.0.is_refused = match error.kind() {
+            io::ErrorKind::ConnectionRefused => true,
+            io::ErrorKind::NotFound => node.starts_with('/'),
+            _ => false,
+        };
+        this
     }
 
     /// The same error, of a command that was sent over `connection`.
@@ -211,6 +220,12 @@ impl Error {
                 .is_some_and(ServerError::may_have_executed),
             ErrorKind::NotSent | ErrorKind::Closed | ErrorKind::Config => false,
         }
+    }
+
+    /// Whether it was not sent because the system refused to connect: no server listens there.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.0.is_refused
     }
 
     /// Whether the deadline passed without a reply.

@@ -243,7 +243,12 @@ impl LocksBuilder {
         self
     }
 
-    /// How long the server may take for one answer.
+    /// How long the server may take for one answer, 5 s by default, with redirects and a failover.
+    ///
+    /// That includes the time for which it is away, also while the system says that no server listens there: so does one that is
+    /// restarted, and who calls meanwhile is not to notice. Only a single server that has refused connections for a whole
+    /// command timeout is waited for no longer: calls fail at once then, until it is back. [`Locks::ping`] fails at once wherever
+    /// connections are refused.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.command_timeout = Some(timeout);
         self

@@ -52,6 +52,9 @@ pub(super) async fn attempt(
     ask: Ask,
 ) -> Result<Attempted, Error> {
     let Request { context, .. } = request;
+    if matches!(ask, Ask::Try | Ask::Join) {
+        context.await_server().await?;
+    }
     let deadline = Instant::now() + context.config.command_timeout;
     if let Some(left) = grace(request, deadline).await? {
         with_ticket(request, ask, |ticket| {

@@ -215,16 +215,25 @@ impl Context {
     /// Whether `name` can be used now; connects if that was left to the first use.
     pub(crate) async fn ready(&self, name: &Name) -> Result<(), Error> {
         self.check_name(name)?;
-        if self.client.is_contacted() {
-            return Ok(());
-        }
         let connected = self.contact().await;
         connected.map_err(|error| self.about(name, error))
     }
 
-    /// Connects if that was left to the first use.
+    /// Connects if that was left to the first use. Fails at once where it makes no sense to wait for the server.
     pub(crate) async fn contact(&self) -> Result<(), Error> {
+        self.await_server().await?;
         self.client.contact().await.map_err(Error::from_read)
+    }
+
+    /// Fails at once where it makes no sense to wait for the server.
+    pub(crate) async fn await_server(&self) -> Result<(), Error> {
+        if !self.client.is_gone() {
+            return Ok(());
+        }
+        // Boxed, so that the future of a caller does not contain all of its state.
+        Box::pin(self.client.still_there())
+            .await
+            .map_err(Error::from_read)
     }
 
     /// `error` with the key it is about, and its node unless the client named one.

@@ -7,7 +7,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -106,6 +106,7 @@ pub(crate) fn bring_up(shared: &Shared, established: &Established) {
         state.server_started = established.server_started;
         state.pipeline.connected(established.id.clone());
         state.last_connect_failed = false;
+        state.refused_since = None;
         state.reset = None;
     }
     drop(state);
@@ -134,12 +135,19 @@ fn bring_down(shared: &Shared, reason: &Error, reopens: bool, driven: bool) {
 async fn reconnect(shared: &Shared, backoff: &mut Backoff) -> Option<Established> {
     loop {
         if let Some(pause) = backoff.next() {
-            // Woken early by `close` only, as long as the connection is down.
-            let _ = tokio::time::timeout(pause, shared.changed.notified()).await;
+            // Woken early by `close`, as long as the connection is down, and by those who want to know whether it still is.
+            let mut closed = pin!(shared.changed.notified());
+            let mut hurried = pin!(shared.hurry.notified());
+            let woken = poll_fn(|cx| match closed.as_mut().poll(cx) {
+                Poll::Pending => hurried.as_mut().poll(cx),
+                ready => ready,
+            });
+            let _ = tokio::time::timeout(pause, woken).await;
         }
         if shared.is_closing() {
             return None;
         }
+        shared.lock().attempts += 1;
         match handshake::establish(&shared.endpoint, &shared.node).await {
             Ok(established) => return Some(established),
             Err(error) => shared.still_down(error),

@@ -31,6 +31,10 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Notified when the connection comes up, ends, or has room again.
     pub(crate) changed: Notify,
+    /// Notified when the system refuses to connect.
+    pub(crate) refused: Notify,
+    /// Notified when the next attempt to connect is to be made without a pause.
+    pub(crate) hurry: Notify,
     /// Receives events; absent without an observer.
     observer: Option<EventSink>,
 }
@@ -46,6 +50,8 @@ pub enum Event {
     Up,
     /// The connection is down; everything in flight has failed.
     Down,
+    /// The system has refused to connect for a whole command timeout. Repeated as long as it does.
+    Gone,
     /// The server has sent nothing for [`Endpoint::stall_after`] while a command waits for it. Repeated as long as it
     /// lasts, and not a reason to give up yet: the server may be busy.
     Stalled,
@@ -82,6 +88,12 @@ pub(crate) struct State {
     pub(crate) reset: Option<Error>,
     /// Whether the last attempt to connect failed.
     pub(crate) last_connect_failed: bool,
+    /// How many attempts to connect have begun.
+    pub(crate) attempts: u64,
+    /// Since when the system has refused each attempt to connect.
+    pub(crate) refused_since: Option<Instant>,
+    /// The number of the attempt that it refused last.
+    pub(crate) refused_attempt: u64,
     /// Upper bound on the instant at which the server at the other end was started; if the endpoint says to ask.
     pub(crate) server_started: Option<Instant>,
 }
@@ -136,6 +148,9 @@ impl Shared {
             is_stalled: false,
             reset: None,
             last_connect_failed: false,
+            attempts: 0,
+            refused_since: None,
+            refused_attempt: 0,
             server_started: None,
         };
         Self {
@@ -143,6 +158,8 @@ impl Shared {
             node,
             state: Mutex::new(state),
             changed: Notify::new(),
+            refused: Notify::new(),
+            hurry: Notify::new(),
             observer,
         }
     }
@@ -330,9 +347,40 @@ impl Shared {
     /// Keeps the newest reason, which says more than the first one.
     pub(crate) fn still_down(&self, error: Error) {
         let mut state = self.lock();
-        if matches!(state.status, Status::Down(_)) {
-            state.status = Status::Down(error);
-            state.last_connect_failed = true;
+        if !matches!(state.status, Status::Down(_)) {
+            return;
+        }
+        let now = Instant::now();
+        let since = error
+            .is_refused()
+            .then(|| state.refused_since.unwrap_or(now));
+        state.refused_since = since;
+        if since.is_some() {
+            state.refused_attempt = state.attempts;
+        }
+        state.status = Status::Down(error);
+        state.last_connect_failed = true;
+        drop(state);
+        if since.is_some() {
+            self.refused.notify_waiters();
+        }
+        if since.is_some_and(|since| now - since >= self.endpoint.command_timeout) {
+            self.observe(Event::Gone);
+        }
+    }
+
+    /// Why it is down, if the system has refused an attempt to connect that was not among the first `seen`.
+    pub(crate) fn refused_after(&self, seen: u64) -> Option<Error> {
+        let state = self.lock();
+        let since = state
+            .refused_since
+            .filter(|_| state.refused_attempt > seen)?;
+        match &state.status {
+            Status::Down(reason) => {
+                let detail = format!("{}, for {:.0?} so far", reason.detail(), since.elapsed());
+                Some(Error::not_sent(&self.node, detail))
+            }
+            _ => None,
         }
     }
 

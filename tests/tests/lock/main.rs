@@ -102,6 +102,7 @@ mod semaphore_faults;
 mod semaphore_model;
 mod semaphore_redisson;
 mod semaphore_scripts;
+mod server_gone;
 mod several_threads;
 mod shard;
 mod slot_moves;
