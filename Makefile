@@ -7,6 +7,8 @@ SECONDS = 60
 ROUNDS = 10
 # Arguments of the program behind a target, as in `make bench ARGS=--quick`.
 ARGS =
+# The tests that run without features.
+PLAIN = without_the_feature a_turn_goes_on a_turn_that_is_waited_for_and_dropped a_renewal_cut
 # Programs of several versions, for `make test-matrix`.
 SERVERS =
 
@@ -35,12 +37,15 @@ demo-cluster:
 	@$(CARGO) run --quiet --release --package leasehold-demo -- --cluster $(ARGS)
 
 # Most tests wait for leases to end, so twice as many run at a time as there are processors. Storms keep those busy.
+# The last ones run what most programs build, without features: no TLS, and no clock of a fake. A turn of each primitive and its
+# renewals, and what only a build without TLS shows. Of the workspace as well, so that nothing else is compiled anew.
 test:
 	@.ci/install server
 	RUST_TEST_THREADS=$$((2 * $$(getconf _NPROCESSORS_ONLN))) $(CARGO) test --workspace --all-features --no-fail-fast \
 		--lib --bins --examples --test cli --test cluster --test family --test kit --test lock --test look --test resp
 	$(CARGO) test --workspace --all-features --test storm
 	$(CARGO) test --workspace --all-features --doc
+	$(CARGO) test --workspace --test family --test resp -- $(PLAIN)
 
 # More random cases for the properties, more rounds for the races, and in the first round storms of two minutes and a half,
 # fifty frozen masters, and 100,000 seeds of the simulation instead of 2,000.
