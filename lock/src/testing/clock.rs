@@ -12,8 +12,14 @@ use super::task::Busy;
 use crate::engine::sync::lock;
 use crate::state::deadline::Now;
 
-/// Upper bound on the wait for what is due to be done, in time of the machine: a future may be kept and not polled.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+/// Upper bound on the wait for what is due to be done, in [`pause`]s: a future may be kept and not polled. About a second, and longer
+/// where the machine is so busy that other threads take longer, too.
+pub(super) const PATIENCE: u32 = 10_000;
+
+/// Lets other threads go on.
+pub(super) fn pause() {
+    std::thread::sleep(Duration::from_micros(50));
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -175,9 +181,11 @@ impl FakeClock {
         while self.now() < at {
             let step = self.next_until(at).unwrap_or(at);
             self.move_to(step);
-            let patience = Instant::now() + PATIENCE;
-            while !self.others_rest() && Instant::now() < patience {
-                std::thread::sleep(Duration::from_micros(50));
+            for _ in 0..PATIENCE {
+                if self.others_rest() {
+                    break;
+                }
+                pause();
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold_cluster::Target;
 use leasehold_resp::connection::in_process::Dialer;
 
-use super::clock::{FakeClock, PATIENCE};
+use super::clock::{FakeClock, PATIENCE, pause};
 use super::server::Server;
 use crate::engine::context::Context;
 use crate::engine::hold::Hold;
@@ -183,9 +183,8 @@ impl World {
 
     /// Lets everything be done that is due.
     pub(super) async fn settle(&self) {
-        let patience = Instant::now() + PATIENCE;
-        let (mut turns, mut tries) = (0, 0_u32);
-        while turns < TURNS && Instant::now() < patience {
+        let (mut turns, mut tries) = (0, 0);
+        while turns < TURNS && tries < PATIENCE {
             tokio::task::yield_now().await;
             if self.clock.is_at_rest() && self.servers.iter().all(|server| server.is_read()) {
                 turns += 1;
@@ -195,7 +194,7 @@ impl World {
             tries += 1;
             if tries > 64 {
                 // Other threads are at it.
-                std::thread::sleep(Duration::from_micros(50));
+                pause();
             }
         }
     }
