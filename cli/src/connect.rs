@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::{Locks, LocksBuilder, Redlock};
+#[cfg(target_os = "linux")]
+use leasehold::Redlock;
+use leasehold::{Locks, LocksBuilder};
 
 use crate::args::Global;
 use crate::exit::Failure;
@@ -16,6 +18,7 @@ pub(crate) async fn connect(global: &Global, output: &Output) -> Result<Locks, F
 }
 
 /// The same, for locks that are renewed within `lease`. `metadata` is what others see who ask for their holder.
+#[cfg(target_os = "linux")]
 pub(crate) async fn connect_as(
     global: &Global,
     lease: Duration,
@@ -38,6 +41,7 @@ async fn connected(builder: LocksBuilder, output: &Output) -> Result<Locks, Fail
 }
 
 /// What several servers know of their locks after a restart.
+#[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Durability {
     /// All.
@@ -49,6 +53,7 @@ pub(crate) enum Durability {
 }
 
 /// Connects to a majority of the servers at `urls`, and waits until they are old enough to grant anything.
+#[cfg(target_os = "linux")]
 pub(crate) async fn connect_several(
     global: &Global,
     urls: &[&str],

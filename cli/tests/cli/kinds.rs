@@ -1,6 +1,6 @@
 //! What is more than one lock: several at the same time, and one at several servers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold_testkit::process::signal;
 use leasehold_testkit::{Scratch, Server, ms, until_for};
@@ -8,7 +8,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::promise::{Contender, Run, STUBBORN, family, no_overlap};
 use super::support::{
-    BOUND, at, code, ended, is_alive, last_json, leasehold, output, stderr, stdout, until,
+    BOUND, at, code, ended, is_alive, last_json, leasehold, now, output, stderr, stdout, until,
 };
 
 const RUN: &str = env!("CARGO_BIN_EXE_leasehold");
@@ -123,6 +123,22 @@ async fn several_locks_end_together() {
     let told = last_json(&end);
     assert_eq!(told["lost"], "the server no longer knows the hold");
     assert_eq!(raw.cmd(&["EXISTS", "a", "b"]).await.int(), 0);
+
+    let run = Run::contend(&url, both[0], STUBBORN);
+    dies_within(Duration::from_secs(4), run, || server.kill()).await;
+}
+
+/// Kills what the lock of `run` lives by, and sees that its command is dead before the lease is over.
+async fn dies_within(lease: Duration, run: Run, kill: impl FnOnce()) {
+    run.beats.began().await;
+    let command = run.command();
+    let before = now();
+    kill();
+    until("the command ends", || !is_alive(command)).await;
+    let lived = run.beats.last().expect("it began").saturating_sub(before);
+    assert!(lived < lease.as_nanos(), "{} ms", lived / 1_000_000);
+    let end = run.ends().await;
+    assert_eq!(code(&end), 76, "{}", stderr(&end));
 }
 
 #[tokio::test]
@@ -287,6 +303,10 @@ async fn a_lock_at_several_servers_ends_with_a_majority_of_them() {
     let token = last_json(&end)["token"].as_u64().expect("a token");
     assert_eq!(stdout(&end), format!("{token}\n"));
     assert_eq!(raw.cmd(&["EXISTS", "k"]).await.int(), 0);
+
+    // Another one leaves no majority.
+    let run = Run::contend(&a.url(), contender(0), STUBBORN);
+    dies_within(Duration::from_secs(10), run, || b.kill()).await;
 }
 
 #[tokio::test]
