@@ -68,7 +68,12 @@ impl Watch {
 
     /// Whether a command that begins now would be killed at once.
     pub(super) fn is_too_late(&self, now: Duration) -> bool {
-        now >= self.deadline.saturating_sub(self.limits.margin)
+        now >= self.latest_begin()
+    }
+
+    /// From when on it is.
+    pub(super) fn latest_begin(&self) -> Duration {
+        self.deadline.saturating_sub(self.limits.margin)
     }
 
     /// The supervisor is gone: nothing renews the lock any more. Returns the first signal, if the command is to have it now.

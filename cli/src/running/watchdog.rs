@@ -103,7 +103,9 @@ impl Watchdog {
         let mut watch = Watch::new(limits, deadline, clock::now());
         // This process or the supervisor may have been stopped since the lock was granted, or have been slow while it was renewed.
         socket.set_nonblocking(true)?;
-        receive_waiting(&mut socket, &mut lines);
+        if !receive_waiting(&mut socket, &mut lines) {
+            return Ok(None);
+        }
         while let Some(ToWatchdog::Deadline(deadline)) = lines.next() {
             watch.told(deadline, clock::now());
         }
@@ -111,9 +113,9 @@ impl Watchdog {
             socket.write_all(&line(&FromWatchdog::TooLate))?;
             return Ok(None);
         }
-        let mortal = limits.on_lost != OnLost::Ignore;
+        let latest = (limits.on_lost != OnLost::Ignore).then(|| watch.latest_begin());
         let inherited = Inherited { stdin, told };
-        let command = match launch(command, inherited, mortal, foreground) {
+        let command = match launch(command, inherited, latest, foreground) {
             Ok(command) => command,
             Err(error) => {
                 socket.write_all(&line(&FromWatchdog::NotStarted(error.to_string())))?;
@@ -352,7 +354,7 @@ struct Inherited {
 fn launch(
     command: &[OsString],
     inherited: Inherited,
-    mortal: bool,
+    latest: Option<Duration>,
     foreground: bool,
 ) -> io::Result<Pid> {
     let Inherited { stdin, told } = inherited;
@@ -362,7 +364,7 @@ fn launch(
         .arg0("leasehold")
         .arg(super::LAUNCH)
         .arg(getpid().as_raw_nonzero().to_string())
-        .arg(if mortal { "mortal" } else { "immortal" })
+        .arg(latest.map_or_else(|| "immortal".into(), |latest| latest.as_nanos().to_string()))
         .arg(if foreground {
             "foreground"
         } else {
@@ -392,11 +394,15 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::other("the supervisor sent no standard input"))
 }
 
-/// What the supervisor has sent by now. That it is gone is seen later.
-fn receive_waiting(socket: &mut UnixStream, lines: &mut Lines) {
+/// What the supervisor has sent by now. Returns whether it is there.
+fn receive_waiting(socket: &mut UnixStream, lines: &mut Lines) -> bool {
     let mut bytes = [0; 1024];
-    while let Ok(count @ 1..) = socket.read(&mut bytes) {
-        lines.push(&bytes[..count]);
+    loop {
+        match socket.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(count) => lines.push(&bytes[..count]),
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
     }
 }
 

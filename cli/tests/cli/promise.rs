@@ -12,7 +12,7 @@ use tokio::process::Child;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::support::{
-    Beats, at, beating, children_of, code, ended, is_alive, last_json, stderr, stdout, until,
+    Beats, at, beating, children_of, code, ended, is_alive, last_json, now, stderr, stdout, until,
 };
 
 /// Of the locks here.
@@ -145,6 +145,19 @@ async fn no_overlap_when_the_supervisor_is_killed() {
     assert_eq!(end.status.code(), None);
 }
 
+#[tokio::test]
+async fn the_launcher_starts_nothing_after_the_deadline() {
+    let (before, after) = (now(), now() + Duration::from_secs(60).as_nanos());
+    for (latest, expected) in [(before, (71, "")), (after, (0, "began\n"))] {
+        let mut launcher = tokio::process::Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        launcher.arg("__launch").arg(std::process::id().to_string());
+        launcher.arg(latest.to_string());
+        launcher.args(["background", "/bin/sh", "sh", "-c", "echo began"]);
+        let launched = launcher.output().await.expect("it starts");
+        assert_eq!((code(&launched), &*stdout(&launched)), expected, "{latest}");
+    }
+}
+
 /// Starts itself anew and ends, again and again; a shell that nests too deep is replaced. Ends when its file is gone.
 const RESTLESS: &str =
     "h() { echo >> \"$LIVES\" || exit; n=$((n + 1)); [ $n -lt 500 ] || exec sh \"$0\"; h & }
@@ -273,7 +286,7 @@ async fn a_server_that_dies_takes_the_command_along_within_the_lease() {
     run.beats.began().await;
     let (beats, command) = (run.beats.file().to_owned(), run.command());
     tokio::time::sleep(ms(300)).await;
-    let before = super::support::now();
+    let before = now();
     server.kill();
     until("the command ends", || !is_alive(command)).await;
     let last = run.beats.last().unwrap();
