@@ -157,7 +157,8 @@ impl<T> Acquire<T> {
     /// confirm it, through a failover; of a job that runs for longer than this the later leases are the usual ones. A shutdown
     /// of the locks keeps it too.
     ///
-    /// Of locks that nest, the longest counts, each from its own call. A hold that is [detached](Guard::detach) leaves it to whoever
+    /// Of locks that nest, the longest counts, each from its own call; should this process die, from the next renewal on, which
+    /// is a third of a lease later at most. A hold that is [detached](Guard::detach) leaves it to whoever
     /// releases it how long it stays.
     ///
     /// ```

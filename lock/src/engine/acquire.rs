@@ -262,7 +262,9 @@ fn inherit(request: &Request) -> bool {
             // What is granted without a message is looked for by one that polls.
             || standing.passed.is_none()
                 && standing.ticket.is_polled() != request.polling.is_some();
-        if standing.ticket.grant_lease() > lease || confirms_less || is_other {
+        // What is left of the lease is too little for it, if this process dies before the next renewal.
+        let may_end_early = standing.passed.is_some() && request.terms.at_least.is_some();
+        if standing.ticket.grant_lease() > lease || confirms_less || is_other || may_end_early {
             return false;
         }
         standing.lease = standing.lease.max(lease);
@@ -347,7 +349,10 @@ fn next_ask(request: &Request) -> Ask {
 }
 
 fn judge(request: &Request) -> Verdict {
-    let strict = request.terms.quorum().is_some() || request.protocol.access == Access::Ownerless;
+    let strict = request.terms.quorum().is_some()
+        // A grant's own lease is short, and this one is to last also if this process dies.
+        || request.terms.at_least.is_some()
+        || request.protocol.access == Access::Ownerless;
     let now = request.context.clock().read();
     let table = &request.context.registry.table;
     let verdict = table.with_standing(&request.name, |standing| standing.ticket.judge(now, strict));

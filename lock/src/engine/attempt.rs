@@ -170,6 +170,7 @@ fn answered(
     }
     let token = token.map(|token| told(request, token));
     let needed = grant_lease(request.terms.first_lease(), context.round_trip()) / 4;
+    let needed = needed.max(request.terms.at_least.unwrap_or_default());
     if ask != Ask::Confirm
         && open.ticket().is_some()
         && left.is_some_and(|left| left.saturating_sub(now - reply.sent.monotonic) < needed)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{
-    Acquire, Error, ErrorKind, Interop, Locks, LostReason, Release, Replicas, TryAcquire,
+    Acquire, Backoff, Error, ErrorKind, Interop, Locks, LostReason, Release, Replicas, TryAcquire,
 };
 use leasehold_testkit::{Cluster, Cut, Fault, Proxy, Raw, Server, cancel, replicas};
 
@@ -175,6 +175,43 @@ async fn a_process_that_dies_keeps_the_lock_as_well() {
     std::mem::forget(guard);
     let ttl = pttl(&mut raw, "a").await;
     assert!(ttl > 15_000, "{ttl} ms");
+}
+
+/// A grant of the line has a lease of a second, and what is passed on has what is left of the former one: both until the first
+/// renewal, which does not come if the process is gone.
+#[tokio::test]
+async fn a_process_that_dies_as_soon_as_it_has_its_turn_keeps_the_lock_as_well() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let (ours, theirs) = (locks(&server).await, locks(&server).await);
+    for kind in KINDS {
+        for is_polling in [false, true] {
+            let name = format!("{kind:?} {is_polling}");
+            let guard = kind.lock(&theirs, &name).await.unwrap();
+            let mut lock = kind.lock(&ours, &name).at_least(LONG);
+            if is_polling {
+                lock = lock.polling(Backoff::default());
+            }
+            let waiter = tokio::spawn(lock.into_future());
+            until("it waits", async || {
+                crate::support::tickets(&mut raw, &name).await == 1
+            })
+            .await;
+            guard.release().await.unwrap();
+            let guard = its_turn(waiter).await;
+            let ttl = pttl(&mut raw, &name).await;
+            assert!(ttl > 15_000, "{name}: {ttl} ms");
+            drop(guard);
+        }
+    }
+    let former = ours.mutex("a").lock().lease(ms(3_000)).await.unwrap();
+    let waiter = tokio::spawn(ours.mutex("a").lock().at_least(LONG).into_future());
+    tokio::task::yield_now().await;
+    former.release().await.unwrap();
+    let guard = its_turn(waiter).await;
+    let ttl = pttl(&mut raw, "a").await;
+    assert!(ttl > 15_000, "passed on: {ttl} ms");
+    drop(guard);
 }
 
 #[tokio::test]
