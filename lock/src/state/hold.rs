@@ -174,6 +174,12 @@ impl HoldState {
         self.keep_until = self.keep_until.max(until);
     }
 
+    /// The lock does not stay taken.
+    #[cfg(feature = "testing")]
+    pub(crate) const fn keep_no_longer(&mut self) {
+        self.keep_until = None;
+    }
+
     /// How the lock stays taken when this hold is released at `now`, if it does.
     pub(crate) fn kept(&mut self, now: Now) -> Option<Kept> {
         let left = self.at_least(now.monotonic);

@@ -83,7 +83,7 @@ pub struct Event {
 pub enum What {
     /// It was granted.
     Taken,
-    /// It was released, or passed on to another task of its process.
+    /// It was released, passed on to another task of its process, or detached from its guard.
     Released,
     /// Its holder lost it.
     Lost(LostReason),
@@ -292,6 +292,7 @@ impl World {
                 continue;
             };
             if hold.is_live() {
+                hold.state().keep_no_longer();
                 release::lose(&context.registry, hold, reason);
                 release::end_lost(&context.registry, &context.client, hold);
                 // Without a thread it ends with its lease.

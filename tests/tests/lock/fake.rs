@@ -181,6 +181,22 @@ async fn all_primitives_lose_what_the_test_says() {
 
 /// The retry loop of a user's program.
 #[tokio::test]
+async fn what_is_lost_is_free_also_if_it_was_to_stay_taken() {
+    let fake = Fake::new();
+    let (ours, theirs) = (fake.locks().await.unwrap(), fake.locks().await.unwrap());
+    for reason in [LostReason::Stolen, LostReason::Expired, LostReason::Closed] {
+        let guard = ours.mutex("a").lock().at_least(secs(60)).await.unwrap();
+        assert_eq!(fake.lose("a", reason).await, 1);
+        let next = theirs.mutex("a").try_lock_for(secs(5)).await.unwrap();
+        let next = next.unwrap_or_else(|| panic!("{reason}: it is not free"));
+        drop(guard);
+        assert_eq!(next.release().await.unwrap(), Release::Released);
+        let again = ours.mutex("a").try_lock_for(secs(5)).await.unwrap();
+        assert!(again.is_some(), "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn a_call_fails_as_the_test_says_and_the_next_one_does_not() {
     async fn with_retries(locks: &Locks, tries: &mut u32) -> Result<leasehold::Guard, Error> {
         loop {
