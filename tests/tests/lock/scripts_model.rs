@@ -365,7 +365,7 @@ impl Model {
             // More dead tickets than one request skips.
             4 if self.chance.percent(20) => {
                 let count = 60 + self.chance.below(8);
-                let dead = |n| (n as i64, format!("nobody:{n}"));
+                let dead = |n| (n as i64, format!("nobody:{n}|30000"));
                 Event::Tickets {
                     places: (0..count).map(dead).collect(),
                 }
