@@ -280,8 +280,12 @@ impl Drop for Arriving<'_> {
 }
 
 impl signal::View for View {
-    fn changes_within(&self) -> Option<Duration> {
+    fn changes_within(&self, _: Option<&Self>) -> Option<Duration> {
         self.first_end
+    }
+
+    fn is_news_after(&self, _: &Self) -> bool {
+        true
     }
 }
 

@@ -3,7 +3,7 @@
 //! One of them makes each look, whichever comes first; the others get what it saw. A look that is given up, or hangs, is made
 //! by another one. So no task is spawned, and a thousand waiters cost the server what one does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -24,8 +24,12 @@ use crate::state::watch::{Due, JITTER, Watch};
 
 /// What a look sees.
 pub(crate) trait View: Clone + Send + 'static {
-    /// When it changes without a message, if that is known.
-    fn changes_within(&self) -> Option<Duration>;
+    /// When it changes without a message, if that is known. The look before saw `before`.
+    fn changes_within(&self, before: Option<&Self>) -> Option<Duration>;
+
+    /// Whether it says anything to a watcher that knows `before`. If not, only those that have seen nothing yet are woken: each
+    /// watcher that joins has a look made, and ten thousand that join one by one must not wake each other.
+    fn is_news_after(&self, before: &Self) -> bool;
 }
 
 /// The signals that are watched in this process, by name.
@@ -46,6 +50,8 @@ struct Signal<V> {
 struct Shared<V> {
     watch: Watch,
     watchers: HashMap<u64, Entry>,
+    /// Those that have seen nothing yet.
+    new: HashSet<u64>,
     next_watcher: u64,
     /// What the latest look saw, and its number.
     view: Option<(u64, V)>,
@@ -142,6 +148,7 @@ impl<V: View> Watcher<V> {
             shared.next_watcher += 1;
             let number = shared.next_watcher;
             shared.watchers.insert(number, Entry::default());
+            shared.new.insert(number);
             (number, shared.watch.begun())
         };
         drop(state);
@@ -308,7 +315,9 @@ impl<V: View> Watcher<V> {
         if let Some((number, view)) = &shared.view
             && *number > self.seen
         {
-            return Err(Step::News(*number, view.clone()));
+            let news = Step::News(*number, view.clone());
+            shared.new.remove(&self.number);
+            return Err(news);
         }
         if let Some((number, concerns_all, error)) = &shared.failure
             && *number > self.seen
@@ -340,6 +349,7 @@ impl<V: View> Drop for Watcher<V> {
         let mut state = lock(&(self.signals)(&self.context).state);
         let mut shared = lock(&self.signal.state);
         let entry = shared.watchers.remove(&self.number);
+        shared.new.remove(&self.number);
         let is_last = shared.watchers.is_empty();
         let subscriptions = is_last.then(|| std::mem::take(&mut shared.subscriptions));
         drop(shared);
@@ -355,6 +365,7 @@ impl<V> Signal<V> {
             state: Mutex::new(Shared {
                 watch: Watch::new(),
                 watchers: HashMap::new(),
+                new: HashSet::new(),
                 next_watcher: 0,
                 view: None,
                 failure: None,
@@ -380,6 +391,16 @@ impl<V> Shared<V> {
         let watchers = self.watchers.values_mut();
         watchers.filter_map(|entry| entry.waker.take()).collect()
     }
+
+    /// The same of those that have seen nothing yet.
+    fn wakers_of_new(&mut self) -> Vec<Waker> {
+        let Self { new, watchers, .. } = self;
+        let entries = new.iter().filter_map(|number| {
+            let entry = watchers.get_mut(number)?;
+            entry.waker.take()
+        });
+        entries.collect()
+    }
 }
 
 impl<V: View> Looking<'_, V> {
@@ -387,9 +408,12 @@ impl<V: View> Looking<'_, V> {
     fn end(&mut self, number: u64, seen: Result<V, Error>, now: Instant, jitter: u64) {
         self.is_open = false;
         let mut shared = lock(&self.signal.state);
+        let mut is_news = true;
         match seen {
             Ok(view) => {
-                let within = view.changes_within();
+                let before = shared.view.as_ref().map(|(_, before)| before);
+                is_news = before.is_none_or(|before| view.is_news_after(before));
+                let within = view.changes_within(before);
                 shared.watch.answered(now, within, jitter);
                 // A look that hung may be answered after a later one.
                 if shared
@@ -409,7 +433,11 @@ impl<V: View> Looking<'_, V> {
                 shared.failure = Some((number, is_too_long || !may_pass, error));
             }
         }
-        let wakers = shared.wakers();
+        let wakers = if is_news {
+            shared.wakers()
+        } else {
+            shared.wakers_of_new()
+        };
         drop(shared);
         wakers.into_iter().for_each(Waker::wake);
     }

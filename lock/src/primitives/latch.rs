@@ -459,8 +459,12 @@ impl fmt::Debug for Latch {
 }
 
 impl signal::View for View {
-    fn changes_within(&self) -> Option<Duration> {
+    fn changes_within(&self, _: Option<&Self>) -> Option<Duration> {
         None
+    }
+
+    fn is_news_after(&self, before: &Self) -> bool {
+        self != before
     }
 }
 

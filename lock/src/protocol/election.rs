@@ -146,7 +146,10 @@ pub(crate) fn read_leader(reply: &Value) -> Option<View> {
         [] => return Some(View::Nobody),
         [ms, entry @ ..] => (ms, entry),
     };
-    let left = Duration::from_millis(ms.as_int()?.try_into().ok()?);
+    let left = match ms.as_int()? {
+        -1 => Duration::MAX,
+        ms => Duration::from_millis(ms.try_into().ok()?),
+    };
     let (id, token, value) = match entry {
         [] => return Some(View::Unannounced(left)),
         [id, token] => (id, token, None),

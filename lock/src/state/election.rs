@@ -65,9 +65,10 @@ impl Leader {
 pub(crate) enum View {
     /// The lock is free.
     Nobody,
-    /// Its holder, which has it for so long more, has not announced itself, or its entry is lost.
+    /// Its holder, which has it for so long more, has not announced itself, or its entry is lost. [`Duration::MAX`] if the lock
+    /// has no expiry, which something else must have taken from it.
     Unannounced(Duration),
-    /// This leader leads for so long more, if it does not renew that.
+    /// This leader leads for so long more, if it does not renew that; the same of a lock without an expiry.
     Leads(Duration, Leader),
 }
 
@@ -80,14 +81,26 @@ impl View {
         }
     }
 
-    /// When it changes without a message.
-    pub(crate) fn changes_within(&self) -> Option<Duration> {
-        match self {
-            Self::Nobody => None,
-            Self::Unannounced(left) => Some((*left).min(UNTIL_ANNOUNCED)),
-            Self::Leads(left, _) => Some(*left),
+    /// When it changes without a message. The look before saw `before`.
+    pub(crate) fn changes_within(&self, before: Option<&Self>) -> Option<Duration> {
+        let left = match self {
+            Self::Nobody => return None,
+            // Nothing says that it ever will be announced.
+            Self::Unannounced(left) if matches!(before, Some(Self::Unannounced(_))) => *left,
+            Self::Unannounced(left) => UNTIL_ANNOUNCED.min(*left),
+            Self::Leads(left, _) => *left,
+        };
+        Some(left.saturating_add(AFTER_EXPIRY))
+    }
+
+    /// Whether an observer that knows `before` learns anything from it. The second look that finds a leader which is not announced
+    /// says that nobody leads.
+    pub(crate) fn is_news_after(&self, before: &Self) -> bool {
+        match (self, before) {
+            (Self::Nobody, Self::Nobody) => false,
+            (Self::Leads(_, leader), Self::Leads(_, known)) => leader != known,
+            _ => true,
         }
-        .map(|left| left.saturating_add(AFTER_EXPIRY))
     }
 }
 
@@ -181,8 +194,13 @@ mod tests {
         let mut changes = Changes::new();
         let pending = View::Unannounced(LEFT);
         assert_eq!(
-            pending.changes_within(),
+            pending.changes_within(Some(&View::Nobody)),
             Some(UNTIL_ANNOUNCED + AFTER_EXPIRY)
+        );
+        assert_eq!(
+            pending.changes_within(Some(&pending)),
+            Some(LEFT + AFTER_EXPIRY),
+            "it may stay so"
         );
         assert_eq!(
             changes.news(pending.clone()),
@@ -197,8 +215,31 @@ mod tests {
     }
 
     #[test]
+    fn an_observer_is_woken_by_what_may_be_news_to_it() {
+        let later = |view: &View| match view.clone() {
+            View::Leads(_, leader) => View::Leads(LEFT / 2, leader),
+            other => other,
+        };
+        for same in [View::Nobody, leads(1, None), leads(1, Some("a"))] {
+            assert!(!later(&same).is_news_after(&same), "{same:?}");
+        }
+        let pending = View::Unannounced(LEFT);
+        for (before, view) in [
+            (View::Nobody, leads(1, None)),
+            (leads(1, None), View::Nobody),
+            (leads(1, Some("a")), leads(1, Some("b"))),
+            (leads(1, None), leads(2, None)),
+            (leads(1, None), pending.clone()),
+            (pending.clone(), pending),
+        ] {
+            assert!(view.is_news_after(&before), "{view:?} after {before:?}");
+        }
+    }
+
+    #[test]
     fn the_end_of_a_lease_is_looked_at() {
-        assert_eq!(View::Nobody.changes_within(), None);
-        assert_eq!(leads(1, None).changes_within(), Some(LEFT + AFTER_EXPIRY));
+        assert_eq!(View::Nobody.changes_within(None), None);
+        let within = leads(1, None).changes_within(None);
+        assert_eq!(within, Some(LEFT + AFTER_EXPIRY));
     }
 }

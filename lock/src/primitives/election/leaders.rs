@@ -91,8 +91,12 @@ impl Leaders {
 }
 
 impl signal::View for View {
-    fn changes_within(&self) -> Option<Duration> {
-        Self::changes_within(self)
+    fn changes_within(&self, before: Option<&Self>) -> Option<Duration> {
+        Self::changes_within(self, before)
+    }
+
+    fn is_news_after(&self, before: &Self) -> bool {
+        Self::is_news_after(self, before)
     }
 }
 

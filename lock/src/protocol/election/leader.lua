@@ -4,7 +4,7 @@
 -- KEYS[2]  the entry of the leader: a hash of id, n, token, value
 --
 -- Reply, an array: empty                    nobody holds the lock
---                  {ms}                     it is held for so long more, and its holder is not announced
+--                  {ms}                     it is held for so long more, and its holder is not announced; -1 without an expiry
 --                  {ms, id, token}          this leader leads for so long more, if it does not renew that
 --                  {ms, id, token, value}   the same, with what it publishes
 --
@@ -18,7 +18,6 @@ local ttl = redis.call('PTTL', KEYS[1])
 if ttl == -2 then
   return {}
 end
-ttl = math.max(ttl, 0)
 local entry = redis.call('HMGET', KEYS[2], 'id', 'token', 'value')
 if not entry[1] or redis.call('HEXISTS', KEYS[1], entry[1]) == 0 then
   return { ttl }
