@@ -60,6 +60,8 @@ struct Inner {
     node: Arc<str>,
     /// Whether it is about a change that is no hold: nothing is given back then.
     is_of_change: bool,
+    /// Whether that change is the same if it is made twice.
+    is_repeatable: bool,
     /// What to do, where the cause tells it better than the kind.
     advice: Option<&'static str>,
 }
@@ -72,6 +74,7 @@ impl Error {
             key: String::new(),
             node: Arc::from(""),
             is_of_change: false,
+            is_repeatable: false,
             advice: None,
         }))
     }
@@ -190,6 +193,7 @@ impl Error {
             key: self.0.key.clone(),
             node: Arc::clone(&self.0.node),
             is_of_change: self.0.is_of_change,
+            is_repeatable: self.0.is_repeatable,
             advice: self.0.advice,
         }))
     }
@@ -211,6 +215,24 @@ impl Error {
         self
     }
 
+    /// The same about a change that may be made again: twice is as once.
+    #[must_use]
+    pub(crate) fn of_repeatable_change(mut self) -> Self {
+        self.0.is_of_change = true;
+        self.0.is_repeatable = true;
+        if self.0.kind == ErrorKind::Unknown {
+            self.0.advice = Some("it may have been done, and can be repeated");
+        }
+        self
+    }
+
+    /// The same about a hold, which is given back.
+    #[must_use]
+    pub(crate) fn of_hold(mut self) -> Self {
+        self.0.is_of_change = false;
+        self
+    }
+
     /// The cause.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
@@ -221,8 +243,8 @@ impl Error {
     ///
     /// | kind | |
     /// |---|---|
-    /// | `Unavailable`, `NotReplicated` | yes: nothing was done, or it was given back |
-    /// | `Unknown` | yes for locks: what was left is removed, and ends with its lease. No for counts of a latch and permits without owners, which may have been counted: look first |
+    /// | `Unavailable` | yes: nothing was done |
+    /// | `Unknown`, `NotReplicated` | yes for locks: what was left is removed, or was given back; and for what may be done twice, such as extending a detached hold. No for counts of a latch and permits without owners, which may have been counted: look first |
     /// | `Lost` | yes, for a lock anew: end first what was done under the one that was lost |
     /// | all others | no: something has to be changed first |
     ///
@@ -231,7 +253,9 @@ impl Error {
     pub const fn is_retryable(&self) -> bool {
         match self.0.kind {
             ErrorKind::Unavailable | ErrorKind::Lost => true,
-            ErrorKind::Unknown | ErrorKind::NotReplicated => !self.0.is_of_change,
+            ErrorKind::Unknown | ErrorKind::NotReplicated => {
+                !self.0.is_of_change || self.0.is_repeatable
+            }
             _ => false,
         }
     }

@@ -283,7 +283,8 @@ impl Guard {
     /// any process. It is not renewed any more: the server keeps it for what is left of its lease, which is a second at most where
     /// it was waited for and no renewal has been confirmed since; see [`DetachedHold::extend`](crate::DetachedHold::extend).
     ///
-    /// For a [`Mutex`](crate::Mutex); other primitives find nothing by the id.
+    /// For a [`Mutex`](crate::Mutex), or a [`FairMutex`](crate::FairMutex), whose hold the mutex of that name finds, too. What a
+    /// [`PlainMutex`](crate::PlainMutex) has taken is found by nothing, and ends with its lease.
     ///
     /// ```
     /// # leasehold_testkit::example::with_locks(async |locks| {

@@ -174,6 +174,9 @@ pub(crate) fn forget_guard(registry: &Registry, hold: &Hold, permits: u32) {
     }
     let ended = hold.state().forget(permits);
     if let Some(ending) = ended {
+        if let Some(owner) = &hold.owner {
+            owner.forget(hold);
+        }
         stop(registry, hold, &ending);
         registry.table.end(hold);
         let telemetry = &registry.telemetry;

@@ -146,7 +146,8 @@ impl DetachedHold {
             replicas,
             has_written,
         )
-        .await?;
+        .await
+        .map_err(Error::of_repeatable_change)?;
         match (self.protocol.read_renewals)(&reply, 1).as_deref() {
             Some([Renewed::Held | Renewed::Contended]) => Ok(true),
             Some([Renewed::Gone]) => Ok(false),
@@ -179,14 +180,16 @@ impl DetachedHold {
         let call = slices.call().with_fallback(&single_key);
         let deadline = Instant::now() + context.config.command_timeout;
         let evaluated = context.client.eval(&call, deadline).await;
-        let evaluated = evaluated.map_err(|error| self.error(Error::from_client(error)))?;
+        let evaluated = evaluated
+            .map_err(|error| self.error(Error::from_client(error).of_repeatable_change()))?;
         match (self.protocol.read_release)(&evaluated.value) {
             Some(Ended::Released) => Ok(Release::Released),
             Some(Ended::Kept(left)) => Ok(Release::Kept { left }),
-            Some(Ended::AlreadyGone) if evaluated.repeated => Err(self.error(Error::new(
-                ErrorKind::Unknown,
-                "the hold is gone, but an attempt without an answer may have been what released it",
-            ))),
+            Some(Ended::AlreadyGone) if evaluated.repeated => {
+                let detail = "the hold is gone, but an attempt without an answer may have been what released it";
+                let unknown = Error::new(ErrorKind::Unknown, detail);
+                Err(self.error(unknown.of_repeatable_change()))
+            }
             Some(Ended::AlreadyGone) => Ok(Release::AlreadyGone),
             None => Err(self.error(Error::unexpected(&evaluated.value))),
         }

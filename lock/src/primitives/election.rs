@@ -37,8 +37,8 @@ const JITTER: u64 = 100;
 /// [`lease`](crate::LocksBuilder::lease) of these locks. Beside the lock stands an entry by which everybody can tell who leads, with a
 /// value that the leader publishes; it is written only by the holder, and counts only while that holds the lock.
 ///
-/// Two can believe that they lead: one of them was stopped for longer than its lease, and does not know yet. A leader's
-/// [`token`](Term::token) lets the storage that it writes to refuse the former one.
+/// Two can believe that they lead: one of them was stopped for longer than its lease, or its lock was forced or forgotten by the
+/// server, and it does not know yet. A leader's [`token`](Term::token) lets the storage that it writes to refuse the former one.
 ///
 /// Do not use the name for another primitive. Least rights of a user beyond those for a mutex, here for the namespace `shop`:
 /// `~leasehold_leader:{shop:* &leasehold_leader:{shop:* +hget +hmget +del`. While the slot of an election migrates,
@@ -120,7 +120,8 @@ impl Election {
         check_value(value).map_err(|error| self.context.about(&self.name, error))?;
         let guard = Acquire::<Guard>::new(self.request()).await?;
         let leadership = Leadership::new(guard);
-        leadership.announce(value).await?;
+        // Dropping it gives back what was taken.
+        leadership.announce(value).await.map_err(Error::of_hold)?;
         Ok(leadership)
     }
 
@@ -172,7 +173,8 @@ impl Election {
         }
     }
 
-    /// Who leads; `None` if nobody does, or nobody who has announced itself yet.
+    /// Who leads; `None` if nobody does, or nobody who has announced itself yet. If the server lost the announcement and not the
+    /// lock, by an eviction or a failover, that is until the leader [publishes](Term::publish) again.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
 //! Holds that outlive their guards, found by their ids.
 
+use allocation_counter::measure;
 use leasehold::{ErrorKind, Interop, Locks, Release};
-use leasehold_testkit::Server;
+use leasehold_testkit::{Fault, Proxy, Server};
 
-use super::support::{locks, ms, pttl, take, within};
+use super::support::{locks, ms, pttl, take, tickets, until, within};
 
 #[tokio::test]
 async fn a_detached_hold_is_extended_and_released_by_its_id_from_elsewhere() {
@@ -137,6 +138,21 @@ async fn what_cannot_be_used_is_refused() {
 }
 
 #[tokio::test]
+async fn the_hold_of_a_fair_mutex_is_found_and_handed_on() {
+    let server = Server::start().await;
+    let (here, there) = (locks(&server).await, locks(&server).await);
+    let mut raw = server.raw().await;
+    let guard = here.fair_mutex("k").lock().await.unwrap();
+    let fair = there.fair_mutex("k");
+    let waiter = tokio::spawn(async move { fair.lock().await });
+    until("it waits", async || tickets(&mut raw, "k").await == 1).await;
+    let hold = there.mutex("k").detached(guard.detach().unwrap());
+    assert!(hold.extend(ms(60_000)).await.unwrap());
+    assert_eq!(hold.release().await.unwrap(), Release::Released);
+    drop(within("its turn", waiter).await.unwrap().unwrap());
+}
+
+#[tokio::test]
 async fn beside_redisson_a_release_by_id_is_announced() {
     let server = Server::start().await;
     let locks = Locks::builder(server.url())
@@ -149,4 +165,67 @@ async fn beside_redisson_a_release_by_id_is_announced() {
     assert!(hold.extend(ms(60_000)).await.unwrap());
     assert_eq!(hold.release().await.unwrap(), Release::Released);
     assert!(locks.mutex("k").try_lock().await.unwrap().is_some());
+}
+
+/// What is detached is forgotten here, also by its owner: one that lives long may detach any number of holds.
+#[test]
+fn an_owner_keeps_nothing_of_what_it_has_detached() {
+    const HOLDS: usize = 400;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = runtime.block_on(Server::start());
+    let locks = runtime.block_on(locks(&server));
+    let owner = locks.owner();
+    let kept = |is_detached: bool| {
+        let all = async || {
+            for n in 0..HOLDS {
+                let mutex = owner.mutex(format!("{n} {is_detached}"));
+                let guard = mutex.lock().lease(ms(60_000)).await.unwrap();
+                if is_detached {
+                    let id = guard.detach().expect("it is held, once");
+                    mutex.detached(id).release().await.unwrap();
+                } else {
+                    guard.release().await.unwrap();
+                }
+            }
+        };
+        measure(|| runtime.block_on(all())).bytes_current
+    };
+    let _first = kept(false);
+    let (released, detached) = (kept(false), kept(true));
+    assert!(
+        detached < released + 100 * HOLDS as i64,
+        "{detached} bytes are left of what was detached, {released} of what was released"
+    );
+}
+
+/// Extending and releasing by an id are the same if they are done twice, so nothing keeps a loop from that.
+#[tokio::test]
+async fn without_an_answer_it_can_be_called_again() {
+    let server = Server::start().await;
+    let proxy = Proxy::start(server.addr());
+    let locks = Locks::builder(proxy.url())
+        .command_timeout(ms(300))
+        .connect()
+        .await
+        .unwrap();
+    let guard = locks.mutex("k").lock().lease(ms(60_000)).await.unwrap();
+    let hold = locks.mutex("k").detached(guard.detach().unwrap());
+    assert!(hold.extend(ms(60_000)).await.unwrap());
+    proxy.to_client(Fault::Blackhole);
+    let error = hold.extend(ms(60_000)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(!error.to_string().contains("look before"), "{error}");
+    let error = hold.release().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(!error.to_string().contains("is being removed"), "{error}");
+    proxy.heal();
+    proxy.reset_all();
+    until("it is released", async || match hold.release().await {
+        Ok(Release::Released | Release::AlreadyGone) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
 }

@@ -334,6 +334,17 @@ async fn what_cannot_be_used_is_refused() {
         other.observe().next().await.unwrap_err().kind(),
         ErrorKind::WrongType
     );
+    // Data of somebody else where the leader would be announced.
+    raw.cmd(&["HSET", "leasehold_leader:{b}", "id", "7"]).await;
+    let error = ours.election("b").campaign().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+    assert!(
+        error.to_string().contains("leasehold_leader:{b}"),
+        "{error}"
+    );
+    assert_eq!(pttl(&mut raw, "leasehold_leader:{b}").await, -1);
+    until("it is given back", async || !exists(&mut raw, "b").await).await;
+
     ours.shutdown().await.unwrap();
     assert!(!leader.is_leader());
     let closed = ours

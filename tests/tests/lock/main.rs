@@ -16,6 +16,7 @@ mod dependency_tree;
 mod detached;
 mod documented;
 mod election;
+mod election_gaps;
 mod example_connection_pool;
 mod example_first_come;
 mod example_transfer;

@@ -189,7 +189,8 @@ impl Term {
     ///
     /// Dropping the future does not take back what was sent: the value may be published.
     pub async fn publish(&self, value: impl AsRef<str> + Send) -> Result<(), Error> {
-        self.announce(Some(value.as_ref())).await
+        let published = self.announce(Some(value.as_ref())).await;
+        published.map_err(Error::of_repeatable_change)
     }
 
     /// Announces this leader, with `value`.

@@ -12,12 +12,16 @@
 --
 -- May be repeated: the entry is the same. A copy that runs late finds another holder, or a later announcement.
 --
--- The entry outlasts the lock by ten seconds, and counts only while its id is the holder of the lock.
+-- The entry outlasts the lock by ten seconds, and counts only while its id is the holder of the lock. What is no entry of a leader
+-- is refused, not overwritten.
 
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
 local known = redis.call('HMGET', KEYS[2], 'id', 'n')
+if not (known[1] and string.find(known[1], '.:.') and tonumber(known[2])) and redis.call('PTTL', KEYS[2]) ~= -2 then
+  return redis.error_reply('WRONGTYPE ' .. KEYS[2] .. ' holds a hash that is no entry of a leader')
+end
 if known[1] == ARGV[1] and tonumber(known[2]) > tonumber(ARGV[2]) then
   return 1
 end
