@@ -145,6 +145,10 @@ impl Fake {
     /// # }
     /// ```
     ///
+    /// # Panics
+    ///
+    /// If `time` is longer than the clock of the machine can show: hundreds of years.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the clock where it is by then.
