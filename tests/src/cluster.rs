@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 use crate::network;
 use crate::proxy::Proxy;
-use crate::raw::Raw;
+use crate::raw::{Raw, RawValue};
 use crate::server::Server;
 use crate::wait::{PROBE, until};
 
@@ -277,28 +277,36 @@ impl Cluster {
     /// When no node answers.
     pub async fn slot_of(&self, key: impl AsRef<[u8]>) -> u16 {
         let command: [&[u8]; 3] = [b"CLUSTER", b"KEYSLOT", key.as_ref()];
-        for index in 0..self.len() {
-            if let Some(mut raw) = self.glance(index).await
-                && let Ok(Ok(reply)) = timeout(PROBE, raw.try_cmd(&command)).await
-            {
-                return u16::try_from(reply.int()).expect("a slot");
+        until("a node tells the slot", async || {
+            let mut replies = Vec::new();
+            for index in 0..self.len() {
+                let Some(mut raw) = self.glance(index).await else {
+                    continue;
+                };
+                match timeout(PROBE, raw.try_cmd(&command)).await {
+                    Ok(Ok(RawValue::Int(slot))) => return Ok(u16::try_from(slot).expect("a slot")),
+                    reply => replies.push(reply),
+                }
             }
-        }
-        panic!("no node answers")
+            Err(format!("{replies:?}"))
+        })
+        .await
     }
 
     /// A key that is at this master now: `prefix` with a number behind it.
     ///
     /// # Panics
     ///
-    /// When the node serves no slots.
+    /// When the node comes to serve no slots.
     pub async fn key_at(&self, master: usize, prefix: &str) -> String {
+        let me = until("the node serves slots", async || {
+            match self.myself(master).await {
+                Some(me) if me.is("master") && !me.slots.is_empty() => Ok(me),
+                other => Err(format!("node {master}: {other:?}")),
+            }
+        })
+        .await;
         let mut raw = self.raw(master).await;
-        let me = self.myself(master).await.expect("the node answers");
-        assert!(
-            me.is("master") && !me.slots.is_empty(),
-            "node {master} serves no slots: {me:?}"
-        );
         for n in 0.. {
             let key = format!("{prefix}{n}");
             let slot = raw.cmd(&["CLUSTER", "KEYSLOT", &key]).await.int();
@@ -353,15 +361,8 @@ impl Cluster {
     /// A node's view of the cluster; `None` if it does not answer at once.
     pub async fn view(&self, index: usize) -> Option<Vec<Member>> {
         let mut raw = self.glance(index).await?;
-        let reply = timeout(PROBE, raw.try_cmd(&["CLUSTER", "NODES"]))
-            .await
-            .ok()?
-            .ok()?;
-        // A node that has just been restarted may say LOADING.
-        reply
-            .error()
-            .is_none()
-            .then(|| Member::parse_all(reply.str()))
+        let nodes = raw.try_text(&["CLUSTER", "NODES"]).await.ok()?;
+        Some(Member::parse_all(&nodes))
     }
 
     /// Waits until every node calls the cluster ok, knows all others, and every replica follows.
@@ -468,18 +469,14 @@ impl Cluster {
                 view.len()
             ));
         }
-        let mut raw = self.raw(index).await;
-        let info = raw.cmd(&["CLUSTER", "INFO"]).await;
-        if !info.str().contains("cluster_state:ok") {
-            return Err(format!(
-                "node {index} says {}",
-                info.str().lines().next().unwrap_or_default()
-            ));
+        let mut raw = self.glance(index).await.ok_or("no connection")?;
+        let info = raw.try_text(&["CLUSTER", "INFO"]).await?;
+        if !info.contains("cluster_state:ok") {
+            let state = info.lines().next().unwrap_or_default();
+            return Err(format!("node {index} says {state}"));
         }
-        let replication = raw.cmd(&["INFO", "replication"]).await;
-        if replication.str().contains("role:slave")
-            && !replication.str().contains("master_link_status:up")
-        {
+        let replication = raw.try_text(&["INFO", "replication"]).await?;
+        if replication.contains("role:slave") && !replication.contains("master_link_status:up") {
             return Err(format!("replica {index} is not linked"));
         }
         Ok(())

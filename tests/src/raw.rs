@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::timeout;
 
-use crate::wait::BOUND;
+use crate::wait::{BOUND, PROBE};
 
 pub use crate::raw_value::RawValue;
 
@@ -75,6 +75,15 @@ impl Raw {
     pub async fn try_cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<RawValue> {
         self.send(args).await?;
         self.read().await
+    }
+
+    /// The text of a reply that comes at once, or why there is none: the server may be starting,
+    /// frozen, or ending connections because its role changes.
+    pub(crate) async fn try_text(&mut self, args: &[&str]) -> std::result::Result<String, String> {
+        match timeout(PROBE, self.try_cmd(args)).await {
+            Ok(Ok(reply @ (RawValue::Simple(_) | RawValue::Bulk(_)))) => Ok(reply.str().to_owned()),
+            outcome => Err(format!("{}: {outcome:?}", args.join(" "))),
+        }
     }
 
     /// Writes a request and does not wait for its reply.

@@ -104,6 +104,21 @@ impl RawValue {
         }
     }
 
+    /// Whether it is an error that ends by itself: of a server that starts, joins or fails over.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        const CODES: [&str; 5] = [
+            "CLUSTERDOWN",
+            "LOADING",
+            "MASTERDOWN",
+            "NOREPLICAS",
+            "TRYAGAIN",
+        ];
+        // A source that migrates a key passes the code on within its own line.
+        self.error()
+            .is_some_and(|line| CODES.iter().any(|code| line.contains(code)))
+    }
+
     fn text(&self) -> Option<&str> {
         match self {
             Self::Simple(text) => Some(text),

@@ -207,24 +207,16 @@ impl Replicas {
     /// A server's reply to `ROLE`: `master`, `slave`; `None` if it does not answer at once.
     pub async fn role(&self, index: usize) -> Option<String> {
         let role = async {
-            let mut raw = self.nodes[index].raw().await;
-            raw.try_cmd(&["ROLE"])
-                .await
-                .ok()
-                .filter(|reply| reply.error().is_none())
+            let mut raw = self.nodes[index].try_raw().await?;
+            raw.try_cmd(&["ROLE"]).await
         };
         if !self.nodes[index].is_awake() {
             return None;
         }
-        Some(
-            timeout(PROBE, role)
-                .await
-                .ok()??
-                .array()
-                .first()?
-                .str()
-                .into(),
-        )
+        match timeout(PROBE, role).await {
+            Ok(Ok(RawValue::Array(role))) => Some(role.first()?.str().into()),
+            _ => None,
+        }
     }
 
     /// Waits until the master that answers has this many replicas that are up to date.
@@ -238,15 +230,9 @@ impl Replicas {
                 if self.role(index).await.as_deref() != Some("master") {
                     continue;
                 }
-                // Sentinels end the connections of a server whose role they change.
-                let info = self.nodes[index]
-                    .raw()
-                    .await
-                    .try_cmd(&["INFO", "replication"])
-                    .await;
-                if let Ok(info @ RawValue::Bulk(_)) = info
-                    && info.str().matches("state=online").count() >= replicas
-                {
+                let mut raw = self.nodes[index].raw().await;
+                let info = raw.try_text(&["INFO", "replication"]).await?;
+                if info.matches("state=online").count() >= replicas {
                     return Ok(());
                 }
             }

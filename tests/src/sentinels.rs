@@ -290,32 +290,39 @@ impl Sentinels {
             return None;
         }
         let ask = async {
-            let mut raw = self.sentinels[sentinel].raw().await;
+            let mut raw = self.sentinels[sentinel].try_raw().await.ok()?;
             raw.try_cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])
                 .await
                 .ok()
         };
-        let reply = timeout(PROBE, ask).await.ok()??;
-        let port = u16::try_from(reply.array()[1].int()).expect("a port");
+        let Some(RawValue::Array(address)) = timeout(PROBE, ask).await.ok()? else {
+            return None;
+        };
+        let port = u16::try_from(address.get(1)?.int()).expect("a port");
         Some(
             self.servers
                 .index_of(port)
-                .unwrap_or_else(|| panic!("sentinel {sentinel} names a stranger: {reply:?}")),
+                .unwrap_or_else(|| panic!("sentinel {sentinel} names a stranger: {address:?}")),
         )
     }
 
     /// The server that most sentinels name and that calls itself a master.
     pub async fn master(&self) -> Option<usize> {
+        let index = self.named().await?;
+        (self.servers.role(index).await.as_deref() == Some("master")).then_some(index)
+    }
+
+    /// The server that most sentinels name.
+    async fn named(&self) -> Option<usize> {
         let mut votes = vec![0; self.servers.len()];
         for sentinel in 0..self.sentinels.len() {
             if let Some(index) = self.named_by(sentinel).await {
                 votes[index] += 1;
             }
         }
-        let index = votes
+        votes
             .iter()
-            .position(|votes| *votes > self.sentinels.len() / 2)?;
-        (self.servers.role(index).await.as_deref() == Some("master")).then_some(index)
+            .position(|votes| *votes > self.sentinels.len() / 2)
     }
 
     /// Makes the sentinels promote another server. Returns it, when most of them name it.
@@ -324,7 +331,10 @@ impl Sentinels {
     ///
     /// When it does not come to that.
     pub async fn failover(&self) -> usize {
-        let before = self.master().await;
+        let before = until("the sentinels name a master", async || {
+            self.named().await.ok_or_else(|| "no majority".to_owned())
+        })
+        .await;
         until("the sentinels name another master", async || {
             // It may be too soon after the last one, no replica may be good enough yet, or a
             // failover that has begun may come to nothing; that takes it a while.
@@ -335,7 +345,7 @@ impl Sentinels {
                 .await;
             for _ in 0..100 {
                 match self.master().await {
-                    Some(now) if Some(now) != before => return Ok(now),
+                    Some(now) if now != before => return Ok(now),
                     _ => tokio::time::sleep(Duration::from_millis(30)).await,
                 }
             }

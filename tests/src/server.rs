@@ -7,11 +7,13 @@ pub use launch::{ServerBuilder, server_binary};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::ports::Port;
 use crate::process::{self, Watched};
 use crate::raw::{Raw, RawValue};
 use crate::scratch::Scratch;
+use crate::wait::{BOUND, ms};
 
 /// A Redis or Valkey server of this test's own, without persistence.
 ///
@@ -130,23 +132,38 @@ impl Server {
             .is_some_and(|process| process.is_running() && !process::is_stopped(process.pid()))
     }
 
-    /// A connection of the raw client, with the password given if there is one.
+    /// A connection of the raw client, with the password given if there is one. Tries again while
+    /// the server runs: sentinels end the connections of one whose role they change.
     ///
     /// # Panics
     ///
     /// When it cannot connect.
     pub async fn raw(&self) -> Raw {
-        let mut raw = Raw::connect(self.addr())
-            .await
-            .unwrap_or_else(|e| panic!("cannot connect to {}: {e}", self.addr()));
+        let give_up = Instant::now() + BOUND;
+        loop {
+            match self.try_raw().await {
+                Ok(raw) => return raw,
+                Err(e) => assert!(
+                    self.is_running() && Instant::now() < give_up,
+                    "cannot connect to {}: {e}",
+                    self.addr()
+                ),
+            }
+            tokio::time::sleep(ms(5)).await;
+        }
+    }
+
+    /// As [`raw`](Self::raw), in one attempt.
+    pub(crate) async fn try_raw(&self) -> std::io::Result<Raw> {
+        let mut raw = Raw::connect(self.addr()).await?;
         if let Some(password) = &self.options.password {
-            let reply = raw.cmd(&["AUTH", password]).await;
+            let reply = raw.try_cmd(&["AUTH", password]).await?;
             assert!(
                 reply.is_ok(),
                 "the server refused its own password: {reply:?}"
             );
         }
-        raw
+        Ok(raw)
     }
 
     /// Whether the server knows this command: features are asked for, never derived from a version
@@ -200,7 +217,7 @@ impl Server {
             self.port(),
         );
         let tls = self.tls.as_ref().map(Port::number);
-        let process = tokio::task::spawn_blocking(move || options.launch(&dir, port, tls))
+        let process = tokio::task::spawn_blocking(move || options.launch_again(&dir, port, tls))
             .await
             .expect("the server starts");
         *self.lock() = Some(

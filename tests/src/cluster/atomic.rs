@@ -36,10 +36,7 @@ impl Cluster {
     ///
     /// When no node serves the slot.
     pub async fn atomic_migration(&self, slot: u16, target: usize) -> Option<AtomicMigration<'_>> {
-        let source = self
-            .master_of_slot(slot)
-            .await
-            .expect("somebody serves the slot");
+        let source = self.source_of(slot).await;
         if !self.node(source).knows("cluster|migrateslots").await {
             return None;
         }
@@ -181,8 +178,9 @@ impl AtomicMigration<'_> {
         // The target notices a moment later, and until then refuses another import of the slot.
         until("cancelled at the target too", async || {
             match self.state_at(self.target).await {
-                (state, _) if is_over(&state) => Ok(()),
-                (state, _) => Err(state),
+                // It may not have heard of it.
+                Some((state, _)) if !is_over(&state) => Err(state),
+                _ => Ok(()),
             }
         })
         .await;
@@ -199,7 +197,8 @@ impl AtomicMigration<'_> {
 
     async fn await_state(&self, wanted: &str) {
         until(wanted, async || {
-            let (state, message) = self.state_at(self.source).await;
+            let job = self.state_at(self.source).await;
+            let (state, message) = job.ok_or("no job for the slot")?;
             assert!(
                 state == wanted || !is_over(&state),
                 "the migration ended: {state}, {message}"
@@ -209,8 +208,8 @@ impl AtomicMigration<'_> {
         .await;
     }
 
-    /// The state of a node's newest job for the slot.
-    async fn state_at(&self, node: usize) -> (String, String) {
+    /// The state of a node's newest job for the slot, and what it says of that.
+    async fn state_at(&self, node: usize) -> Option<(String, String)> {
         let jobs = self
             .cluster
             .raw(node)
@@ -227,9 +226,8 @@ impl AtomicMigration<'_> {
         let job = jobs
             .array()
             .iter()
-            .find(|job| field(job, "slot_ranges") == range)
-            .expect("a job for the slot");
-        (field(job, "state"), field(job, "message"))
+            .find(|job| field(job, "slot_ranges") == range)?;
+        Some((field(job, "state"), field(job, "message")))
     }
 
     async fn debug(&self, step: Step, on: &str) -> RawValue {

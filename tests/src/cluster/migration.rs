@@ -21,16 +21,23 @@ impl Cluster {
     ///
     /// When no node serves the slot.
     pub async fn migration(&self, slot: u16, target: usize) -> Migration<'_> {
-        let source = self
-            .master_of_slot(slot)
-            .await
-            .expect("somebody serves the slot");
+        let source = self.source_of(slot).await;
         Migration {
             cluster: self,
             slot,
             source,
             target,
         }
+    }
+
+    /// The node that serves `slot`, when one does.
+    pub(super) async fn source_of(&self, slot: u16) -> usize {
+        until("a node serves the slot", async || {
+            self.master_of_slot(slot)
+                .await
+                .ok_or_else(|| format!("slot {slot}"))
+        })
+        .await
     }
 }
 
@@ -79,33 +86,37 @@ impl Migration<'_> {
         self.migrate().await;
     }
 
-    /// Moves these keys. A target that holds the cluster to be down, as one does for a moment
-    /// after it came back, is asked again.
+    /// Moves these keys. Asks again while the target is not ready: one that came back holds the
+    /// cluster to be down for a moment.
     ///
     /// # Panics
     ///
     /// When the server refuses it; a key that is not there is no reason.
     pub async fn move_keys<K: AsRef<[u8]>>(&self, keys: &[K]) {
         let port = self.cluster.node(self.target).port().to_string();
-        let mut command: Vec<&[u8]> = vec![
-            b"MIGRATE",
-            b"127.0.0.1",
-            port.as_bytes(),
-            b"",
-            b"0",
-            b"5000",
-            b"KEYS",
-        ];
-        command.extend(keys.iter().map(AsRef::as_ref));
+        let mut options: Vec<&[u8]> = vec![b"KEYS"];
         until("the target takes keys", async || {
+            let mut command: Vec<&[u8]> = vec![
+                b"MIGRATE",
+                b"127.0.0.1",
+                port.as_bytes(),
+                b"",
+                b"0",
+                b"5000",
+            ];
+            command.extend(&options);
+            command.extend(keys.iter().map(AsRef::as_ref));
             let reply = self.cluster.raw(self.source).await.cmd(&command).await;
-            match reply.error() {
-                Some(line) if line.contains("CLUSTERDOWN") => Err(line.to_owned()),
-                refused => {
-                    assert_eq!(refused, None, "{}", self.cluster.addr(self.source));
-                    Ok(())
-                }
+            let unknown = reply.error().is_some_and(|line| line.starts_with("IOERR"));
+            if unknown {
+                // The target may have taken keys that the source still has.
+                options = vec![b"REPLACE", b"KEYS"];
             }
+            if unknown || reply.is_transient() {
+                return Err(format!("{reply:?}"));
+            }
+            assert_eq!(reply.error(), None, "{}", self.cluster.addr(self.source));
+            Ok(())
         })
         .await;
     }
@@ -180,7 +191,14 @@ impl Migration<'_> {
         let slot = self.slot.to_string();
         let mut command = vec!["CLUSTER", "SETSLOT", &slot, what];
         command.extend(node.map(|node| self.cluster.id(node)));
-        let reply = self.cluster.raw(at).await.cmd(&command).await;
-        assert!(reply.is_ok(), "node {at}, {}: {reply:?}", command.join(" "));
+        until("the node takes the slot's state", async || {
+            let reply = self.cluster.raw(at).await.cmd(&command).await;
+            if reply.is_transient() {
+                return Err(format!("{reply:?}"));
+            }
+            assert!(reply.is_ok(), "node {at}, {}: {reply:?}", command.join(" "));
+            Ok(())
+        })
+        .await;
     }
 }

@@ -104,7 +104,7 @@ impl ServerBuilder {
                         tls,
                     };
                 }
-                Err(log) if port_was_taken(&log) => {}
+                Err(log) if was_taken(&log) => {}
                 Err(log) => panic!("the server did not start; it said:\n{log}"),
             }
         }
@@ -123,6 +123,25 @@ impl ServerBuilder {
             match self.launch_once(dir, port, tls, debug) {
                 Err(log) if debug && log.contains("enable-debug-command") => {
                     DEBUG_DIRECTIVE.store(false, Ordering::Relaxed);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// As [`launch`](Self::launch), on a port that the server had before. A child that it forked
+    /// just before it was killed may keep the port, and the file of the cluster, for a moment.
+    pub(super) fn launch_again(
+        &self,
+        dir: &Path,
+        port: u16,
+        tls: Option<u16>,
+    ) -> Result<Watched, String> {
+        let give_up = Instant::now() + STARTUP;
+        loop {
+            match self.launch(dir, port, tls) {
+                Err(log) if was_taken(&log) && Instant::now() < give_up => {
+                    std::thread::sleep(Duration::from_millis(50));
                 }
                 outcome => return outcome,
             }
@@ -204,8 +223,11 @@ fn answers(socket: &Path) -> bool {
     ask().unwrap_or(false)
 }
 
-fn port_was_taken(log: &str) -> bool {
-    log.contains("in use") || log.contains("Failed listening")
+/// Whether the server ended since another process has its port, or its cluster's file.
+fn was_taken(log: &str) -> bool {
+    ["in use", "Failed listening", "already used by"]
+        .iter()
+        .any(|words| log.contains(words))
 }
 
 /// The server to test with: `LEASEHOLD_SERVER`, or what is on the `PATH`.
