@@ -15,6 +15,7 @@ pub(crate) mod inspect;
 pub(crate) mod latch;
 pub(crate) mod multi;
 pub(crate) mod mutex;
+mod parts;
 pub(crate) mod permits;
 pub(crate) mod plain;
 pub(crate) mod process;

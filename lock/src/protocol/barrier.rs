@@ -10,7 +10,7 @@ use leasehold_resp::Value;
 
 use super::call::Call;
 use super::inspect::text;
-use super::mutex::mode;
+use super::parts::mode;
 use super::{Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::state::barrier::{How, View};
 use crate::state::deadline::millis;

@@ -79,13 +79,6 @@ impl<'a> Call<'a> {
         self.key(Part::Made(self.made.len() - 1))
     }
 
-    /// Adds an argument that is made for this call.
-    #[expect(dead_code, reason = "no primitive makes arguments yet")]
-    pub(crate) fn made_arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
-        self.made.push(arg.into().into());
-        self.arg(Part::Made(self.made.len() - 1))
-    }
-
     pub(crate) fn slices(&self) -> Slices<'_> {
         let mut slices = Slices {
             script: self.script,

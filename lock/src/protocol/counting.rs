@@ -10,9 +10,8 @@ use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
-use super::semaphore::{
-    channel, is_release, mode, permits, read_answer, read_confirm, read_release,
-};
+use super::parts::{add_if_known, add_ticket, channel, mode};
+use super::semaphore::{is_release, permits, read_answer, read_confirm, read_release};
 use super::{Attempt, End, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
@@ -104,11 +103,7 @@ fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     let mut call = counting(&ACQUIRE, Some(attempt.permits.capacity), &change);
     call.arg(millis(attempt.lease));
     if let Some(ticket) = attempt.ticket {
-        call.arg(ticket.text);
-        match ticket.score {
-            Some(score) => call.arg(score),
-            None => call.arg(""),
-        };
+        add_ticket(&mut call, &ticket);
     }
     call
 }
@@ -170,10 +165,7 @@ fn counting<'a>(script: &'static Script, unused: Option<u32>, change: &Change<'a
         .key(name.derived(RESERVED))
         .made_key(request_key(name, change.id))
         .key(name.derived(LINE));
-    match unused {
-        Some(unused) => call.arg(u64::from(unused)),
-        None => call.arg(""),
-    };
+    add_if_known(&mut call, unused.map(u64::from));
     call.arg(change.id.as_bytes())
         .arg(u64::from(change.permits))
         .arg(mode(change.channels))

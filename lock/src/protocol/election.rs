@@ -10,6 +10,7 @@ use leasehold_resp::Value;
 
 use super::call::Call;
 use super::inspect::text;
+use super::parts::mode;
 use super::{Attempt, End, Protocol, Renewal, mutex};
 use crate::state::deadline::millis;
 use crate::state::election::{Leader, View};
@@ -112,7 +113,7 @@ pub(crate) fn announce<'a>(announcement: &Announcement<'a>) -> Call<'a> {
         .arg(announcement.id.as_bytes())
         .arg(announcement.number)
         .arg(announcement.token.as_u64())
-        .arg(mutex::mode(announcement.channels));
+        .arg(mode(announcement.channels));
     if let Some(value) = announcement.value {
         call.arg(value);
     }

@@ -12,14 +12,14 @@ use leasehold_resp::Value;
 
 use super::call::Call;
 use super::inspect::{read_waiter, text};
-use super::mutex::{self, USUAL_TTL, mode, ms};
+use super::mutex::{self, USUAL_TTL};
+use super::parts::{add_if_known, add_ticket, mode, read_placed};
 use super::{Answer, Attempt, End, Protocol};
 use crate::options::Interop;
 use crate::state::deadline::millis;
 use crate::state::inspection::{Inspection, Waiter};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::primitive::Primitive;
-use crate::state::ticket::Placed;
 use crate::state::waiters::Access;
 
 /// The fair mutex.
@@ -92,10 +92,9 @@ fn ask<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     }
     call.arg(attempt.counter_ttl.map_or(0, millis));
     if let Some(ticket) = attempt.ticket {
-        call.arg(ticket.text);
-        or_nothing(&mut call, ticket.score);
+        add_ticket(&mut call, &ticket);
         call.arg(mode(ticket.channels));
-        or_nothing(&mut call, ticket.run.map(u64::from));
+        add_if_known(&mut call, ticket.run.map(u64::from));
     }
     call
 }
@@ -199,26 +198,13 @@ fn add_keys<'a>(call: &mut Call<'a>, name: &'a Name, beside_redisson: bool) {
     }
 }
 
-/// An empty argument stands for a number that is not known.
-fn or_nothing(call: &mut Call<'_>, number: Option<u64>) {
-    match number {
-        Some(number) => call.arg(number),
-        None => call.arg(""),
-    };
-}
-
 fn read_answer(reply: &Value) -> Option<Answer> {
-    let Some([held, place, score, time, missing, run]) = reply.as_array() else {
-        return mutex::read_answer(reply);
-    };
-    Some(Answer::Placed(Placed {
-        held: ms(held.as_int()?),
-        place: place.as_int()?.try_into().ok()?,
-        score: score.as_int()?.try_into().ok()?,
-        server_time: time.as_int()?.try_into().ok()?,
-        missing: missing.as_int()? == 1,
-        run: run.as_int()?.try_into().ok(),
-    }))
+    match reply.as_array() {
+        Some([placed @ .., run]) if placed.len() == 5 => {
+            read_placed(placed, run.as_int()?.try_into().ok())
+        }
+        _ => mutex::read_answer(reply),
+    }
 }
 
 /// The channel on which Redisson's clients are told that the first ticket of this run is next.

@@ -10,7 +10,7 @@ use leasehold_resp::Value;
 
 use super::call::Call;
 use super::inspect::text;
-use super::mutex::mode;
+use super::parts::mode;
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
 use crate::state::latch::{LatchInspection, View};

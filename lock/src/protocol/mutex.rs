@@ -10,14 +10,14 @@ use leasehold_resp::Value;
 
 use super::call::Call;
 use super::inspect::{read_counter, read_remaining, read_waiters, text};
-use super::{Announced, Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
+use super::parts::{add_announced, add_ticket, channel, mode, ms, read_placed};
+use super::{Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::options::Interop;
 use crate::state::deadline::millis;
 use crate::state::hold::Kept;
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::primitive::Primitive;
-use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 
@@ -143,11 +143,8 @@ fn look<'a>(attempt: &Attempt<'a>) -> Call<'a> {
 pub(super) fn look_by<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
     let mut call = asking(script, attempt);
     if let Some(ticket) = attempt.ticket {
-        call.key(attempt.name.derived(LINE)).arg(ticket.text);
-        match ticket.score {
-            Some(score) => call.arg(score),
-            None => call.arg(""),
-        };
+        call.key(attempt.name.derived(LINE));
+        add_ticket(&mut call, &ticket);
         call.arg(mode(attempt.channels));
     }
     call
@@ -183,7 +180,11 @@ fn briefly<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
     call
 }
 
-fn asking_with_single_key<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
+/// The call with a single key of a script that takes a hold or confirms it.
+pub(super) fn asking_with_single_key<'a>(
+    script: &'static Script,
+    attempt: &Attempt<'a>,
+) -> Call<'a> {
     let mut call = Call::new(script);
     call.key(attempt.name.key())
         .arg(attempt.id.as_bytes())
@@ -202,15 +203,7 @@ pub(super) fn read_answer(reply: &Value) -> Option<Answer> {
     };
     match parts {
         [token, left] => Some(granted(token.as_int()?, Some(ms(left.as_int()?)))),
-        [held, place, score, time, missing] => Some(Answer::Placed(Placed {
-            held: ms(held.as_int()?),
-            place: place.as_int()?.try_into().ok()?,
-            score: score.as_int()?.try_into().ok()?,
-            server_time: time.as_int()?.try_into().ok()?,
-            missing: missing.as_int()? == 1,
-            run: None,
-        })),
-        _ => None,
+        _ => read_placed(parts, None),
     }
 }
 
@@ -229,10 +222,6 @@ fn granted(token: i64, left: Option<Duration>) -> Answer {
     }
 }
 
-pub(super) fn ms(ms: i64) -> Duration {
-    Duration::from_millis(ms.max(0).cast_unsigned())
-}
-
 pub(super) fn add_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
     call.key(renewal.name.key())
         .arg(renewal.id.as_bytes())
@@ -249,7 +238,7 @@ pub(super) fn read_renewals(reply: &Value, holds: usize) -> Option<Vec<Renewed>>
 
 fn release<'a>(end: &End<'a>) -> Call<'a> {
     if let Some(kept) = end.kept {
-        let channel = end.redisson.map_or("", |_| end.name.channel());
+        let channel = channel(end.name, end.redisson.is_some());
         return keep(end, kept, end.ticket, channel);
     }
     let is_usual = end.channels == Channels::Server
@@ -281,13 +270,7 @@ pub(super) fn release_by<'a>(script: &'static Script, end: &End<'a>) -> Call<'a>
         None if end.redisson.is_some() => call.arg(""),
         None => &mut call,
     };
-    if let Some(announced) = end.redisson {
-        call.arg(end.name.channel());
-        match announced {
-            Announced::IfFree => call.arg(""),
-            Announced::Open { own } => call.arg(own),
-        };
-    }
+    add_announced(&mut call, end);
     call
 }
 
@@ -314,10 +297,15 @@ pub(super) fn keep<'a>(
 
 pub(super) fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
     if let Some(kept) = end.kept {
-        let channel = end.redisson.map_or("", |_| end.name.channel());
+        let channel = channel(end.name, end.redisson.is_some());
         return keep(end, kept, None, channel);
     }
-    let mut call = Call::new(&RELEASE_ALONE);
+    release_alone(&RELEASE_ALONE, end)
+}
+
+/// The call with a single key of a script that ends a hold.
+pub(super) fn release_alone<'a>(script: &'static Script, end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(script);
     call.key(end.name.key())
         .arg(end.id.as_bytes())
         .arg(mode(end.channels));
@@ -335,15 +323,6 @@ pub(super) fn read_release(reply: &Value) -> Option<Ended> {
     })
 }
 
-/// How grants are published, for the scripts.
-pub(super) const fn mode(channels: Channels) -> &'static str {
-    match channels {
-        Channels::Server => "P",
-        Channels::Sharded => "S",
-        Channels::Cluster => "C",
-    }
-}
-
 /// Asks who holds the lock.
 pub(crate) fn inspect(name: &Name) -> Call<'_> {
     let mut call = Call::new(&INSPECT);
@@ -356,10 +335,7 @@ pub(crate) fn read_inspect(reply: &Value) -> Option<Option<Inspected>> {
     match reply.as_array()? {
         [] => Some(None),
         [remaining, holder, count] => Some(Some(Inspected {
-            remaining: match remaining.as_int()? {
-                -1 => None,
-                ms => Some(Duration::from_millis(ms.max(0).cast_unsigned())),
-            },
+            remaining: read_remaining(remaining)?,
             holder: String::from_utf8_lossy(holder.as_bytes()?).into_owned(),
             count: count.as_str()?.parse().ok()?,
         })),
@@ -403,17 +379,27 @@ pub(super) fn read_inspection(parts: &[Value]) -> Option<Inspection> {
 
 /// Removes the lock from its holder; 1 if it was held. The parameters are those of a release, whose hold is not looked at.
 pub(crate) fn force_unlock<'a>(end: &End<'a>) -> Call<'a> {
-    let mut call = force_unlock_single_key(end);
+    force_by(&FORCE_UNLOCK, end)
+}
+
+/// The same with a single key, and hands the lock on to nobody.
+pub(crate) fn force_unlock_single_key<'a>(end: &End<'a>) -> Call<'a> {
+    force_alone(&FORCE_UNLOCK, end)
+}
+
+/// The call of a script that removes a lock from its holders, which takes the keys and arguments of that of the mutex.
+pub(super) fn force_by<'a>(script: &'static Script, end: &End<'a>) -> Call<'a> {
+    let mut call = force_alone(script, end);
     call.key(end.name.derived(COUNTER))
         .key(end.name.derived(LINE));
     call
 }
 
-/// The same with a single key, and hands the lock on to nobody.
-pub(crate) fn force_unlock_single_key<'a>(end: &End<'a>) -> Call<'a> {
-    let mut call = Call::new(&FORCE_UNLOCK);
+/// The same with a single key.
+pub(super) fn force_alone<'a>(script: &'static Script, end: &End<'a>) -> Call<'a> {
+    let mut call = Call::new(script);
     call.key(end.name.key())
-        .arg(end.redisson.map_or("", |_| end.name.channel()))
+        .arg(channel(end.name, end.redisson.is_some()))
         .arg(mode(end.channels))
         .arg(end.counter_ttl.map_or(0, millis));
     call

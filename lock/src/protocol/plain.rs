@@ -9,7 +9,10 @@ use std::time::Duration;
 use leasehold_cluster::Script;
 
 use super::call::Call;
-use super::mutex::{add_renewal, mode, read_answer, read_confirm, read_release, read_renewals};
+use super::mutex::{
+    add_renewal, asking_with_single_key, read_answer, read_confirm, read_release, read_renewals,
+};
+use super::parts::{add_ticket, mode};
 use super::{Attempt, End, Protocol};
 use crate::state::deadline::{millis, token_ttl};
 use crate::state::hold::Kept;
@@ -91,11 +94,8 @@ fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
 fn look<'a>(attempt: &Attempt<'a>) -> Call<'a> {
     let mut call = asking(&LOOK, attempt);
     if let Some(ticket) = attempt.ticket {
-        call.key(attempt.name.derived(LINE)).arg(ticket.text);
-        match ticket.score {
-            Some(score) => call.arg(score),
-            None => call.arg(""),
-        };
+        call.key(attempt.name.derived(LINE));
+        add_ticket(&mut call, &ticket);
         call.arg(mode(ticket.channels));
     }
     call
@@ -120,15 +120,6 @@ fn asking<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
         .arg(attempt.id.as_bytes())
         .arg(millis(attempt.lease))
         .arg(counter_ttl(attempt.counter_ttl, attempt.lease));
-    call
-}
-
-fn asking_with_single_key<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
-    let mut call = Call::new(script);
-    call.key(attempt.name.key())
-        .arg(attempt.id.as_bytes())
-        .arg(millis(attempt.lease))
-        .arg(attempt.highest_token);
     call
 }
 

@@ -14,14 +14,16 @@ use leasehold_resp::Value;
 
 use super::call::Call;
 use super::inspect::{read_counter, read_remaining, read_waiters, text};
-use super::mutex::{mode, ms, read_release};
-use super::{Announced, Answer, Attempt, End, Protocol, Renewal, Renewed};
+use super::mutex::{
+    self, asking_with_single_key, force_alone, force_by, read_release, release_alone,
+};
+use super::parts::{add_announced, add_ticket, channel, mode, ms};
+use super::{Answer, Attempt, End, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::id::HoldId;
 use crate::state::inspection::{Holder, Inspection};
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::primitive::Primitive;
-use crate::state::ticket::Placed;
 use crate::state::token::FencingToken;
 use crate::state::waiters::Access;
 
@@ -68,7 +70,7 @@ pub(crate) static WRITE: Protocol = Protocol {
     renew: &RENEW_WRITE,
     renew_one: &RENEW_WRITE,
     renew_replicated: &RENEW_WRITE_REPLICATED,
-    add_renewal: add_write_renewal,
+    add_renewal: mutex::add_renewal,
     renew_apart: None,
     release: release_write,
     ..READ
@@ -123,18 +125,10 @@ fn ask_write<'a>(attempt: &Attempt<'a>) -> Call<'a> {
 
 fn ask<'a>(script: &'static Script, attempt: &Attempt<'a>, reader: Option<&HoldId>) -> Call<'a> {
     let mut call = asking(script, attempt, reader);
-    call.arg(mode(attempt.channels));
-    call.arg(if attempt.redisson {
-        attempt.name.channel()
-    } else {
-        ""
-    });
+    call.arg(mode(attempt.channels))
+        .arg(channel(attempt.name, attempt.redisson));
     if let Some(ticket) = attempt.ticket {
-        call.arg(ticket.text);
-        match ticket.score {
-            Some(score) => call.arg(score),
-            None => call.arg(""),
-        };
+        add_ticket(&mut call, &ticket);
     }
     call
 }
@@ -195,49 +189,21 @@ fn timeout_key(name: &Name, id: &HoldId) -> Vec<u8> {
 }
 
 fn ask_alone<'a>(attempt: &Attempt<'a>) -> Call<'a> {
-    with_single_key(&ASK_ALONE, attempt)
+    asking_with_single_key(&ASK_ALONE, attempt)
 }
 
 fn confirm_alone<'a>(attempt: &Attempt<'a>) -> Call<'a> {
-    with_single_key(&CONFIRM_ALONE, attempt)
-}
-
-fn with_single_key<'a>(script: &'static Script, attempt: &Attempt<'a>) -> Call<'a> {
-    let mut call = Call::new(script);
-    call.key(attempt.name.key())
-        .arg(attempt.id.as_bytes())
-        .arg(millis(attempt.lease))
-        .arg(attempt.highest_token);
-    call
+    asking_with_single_key(&CONFIRM_ALONE, attempt)
 }
 
 pub(crate) fn read_answer(reply: &Value) -> Option<Answer> {
-    let Some(parts) = reply.as_array() else {
-        return Some(match reply.as_int()? {
-            token @ 1.. => Answer::Granted {
-                token: Some(FencingToken::new(token.unsigned_abs())),
-                left: None,
-                contended: false,
-            },
-            0 => Answer::NoExpiry,
-            held => Answer::Held(ms(-1 - held)),
-        });
-    };
-    match parts {
-        [token, left, waited_for] => Some(Answer::Granted {
+    match reply.as_array() {
+        Some([token, left, waited_for]) => Some(Answer::Granted {
             token: Some(FencingToken::new(token.as_int()?.unsigned_abs())),
             left: Some(ms(left.as_int()?)),
             contended: waited_for.as_int()? == 1,
         }),
-        [held, place, score, time, missing] => Some(Answer::Placed(Placed {
-            held: ms(held.as_int()?),
-            place: place.as_int()?.try_into().ok()?,
-            score: score.as_int()?.try_into().ok()?,
-            server_time: time.as_int()?.try_into().ok()?,
-            missing: missing.as_int()? == 1,
-            run: None,
-        })),
-        _ => None,
+        _ => mutex::read_answer(reply),
     }
 }
 
@@ -256,16 +222,10 @@ fn add_read_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
         .arg(millis(renewal.lease));
 }
 
-fn add_write_renewal<'a>(renewal: &Renewal<'a>, call: &mut Call<'a>) {
-    call.key(renewal.name.key())
-        .arg(renewal.id.as_bytes())
-        .arg(millis(renewal.lease));
-}
-
 /// Renews the field of a reader, and with it the expiry of the lock.
 fn renew_field<'a>(renewal: &Renewal<'a>) -> Call<'a> {
     let mut call = Call::new(&RENEW_FIELD);
-    add_write_renewal(renewal, &mut call);
+    mutex::add_renewal(renewal, &mut call);
     call
 }
 
@@ -297,25 +257,12 @@ fn release<'a>(end: &End<'a>, reader: Option<&HoldId>) -> Call<'a> {
         .arg(mode(end.channels))
         .arg(end.counter_ttl.map_or(0, millis))
         .arg(end.ticket.unwrap_or_default());
-    if let Some(announced) = end.redisson {
-        call.arg(end.name.channel());
-        match announced {
-            Announced::IfFree => call.arg(""),
-            Announced::Open { own } => call.arg(own),
-        };
-    }
+    add_announced(&mut call, end);
     call
 }
 
 fn release_single_key<'a>(end: &End<'a>) -> Call<'a> {
-    let mut call = Call::new(&RELEASE_ALONE);
-    call.key(end.name.key())
-        .arg(end.id.as_bytes())
-        .arg(mode(end.channels));
-    if end.redisson.is_some() {
-        call.arg(end.name.channel());
-    }
-    call
+    release_alone(&RELEASE_ALONE, end)
 }
 
 /// Asks for how long the lock stays taken.
@@ -371,20 +318,12 @@ pub(crate) fn read_inspect(reply: &Value) -> Option<Inspection> {
 /// Removes the lock from all of its holders; 1 if it was held. The parameters are those of a release, whose hold is not looked
 /// at.
 pub(crate) fn force_unlock<'a>(end: &End<'a>) -> Call<'a> {
-    let mut call = force_unlock_single_key(end);
-    call.key(end.name.derived(COUNTER))
-        .key(end.name.derived(LINE));
-    call
+    force_by(&FORCE_UNLOCK, end)
 }
 
 /// The same with a single key, and leaves the lock to nobody.
 pub(crate) fn force_unlock_single_key<'a>(end: &End<'a>) -> Call<'a> {
-    let mut call = Call::new(&FORCE_UNLOCK);
-    call.key(end.name.key())
-        .arg(end.redisson.map_or("", |_| end.name.channel()))
-        .arg(mode(end.channels))
-        .arg(end.counter_ttl.map_or(0, millis));
-    call
+    force_alone(&FORCE_UNLOCK, end)
 }
 
 /// Redisson's words for a release: `0` of a reader or a mutex, and `1` of a writer.

@@ -11,12 +11,12 @@ use leasehold_cluster::{Channels, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
+use super::parts::{add_ticket, channel, mode, ms, read_placed};
 use super::permits::Permits;
 use super::{Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
 use crate::state::deadline::millis;
 use crate::state::names::{Derived, Layout, Name};
 use crate::state::primitive::Primitive;
-use crate::state::ticket::Placed;
 use crate::state::waiters::Access;
 
 /// The semaphore whose permits are leases.
@@ -111,11 +111,7 @@ fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
         .arg(channel(attempt.name, attempt.redisson))
         .arg(millis(attempt.lease));
     if let Some(ticket) = attempt.ticket {
-        call.arg(ticket.text);
-        match ticket.score {
-            Some(score) => call.arg(score),
-            None => call.arg(""),
-        };
+        add_ticket(&mut call, &ticket);
     }
     call
 }
@@ -162,15 +158,7 @@ pub(super) fn read_answer(reply: &Value) -> Option<Answer> {
         [_, capacity] => Some(Answer::CapacityDisagrees {
             server: permits(capacity.as_int()?),
         }),
-        [held, place, score, time, missing] => Some(Answer::Placed(Placed {
-            held: ms(held.as_int()?),
-            place: place.as_int()?.try_into().ok()?,
-            score: score.as_int()?.try_into().ok()?,
-            server_time: time.as_int()?.try_into().ok()?,
-            missing: missing.as_int()? == 1,
-            run: None,
-        })),
-        _ => None,
+        _ => read_placed(parts, None),
     }
 }
 
@@ -187,10 +175,6 @@ fn granted(left: Option<Duration>) -> Answer {
         left,
         contended: false,
     }
-}
-
-fn ms(ms: i64) -> Duration {
-    Duration::from_millis(ms.max(0).cast_unsigned())
 }
 
 /// A number of permits that others wrote may be any.
@@ -268,20 +252,6 @@ pub(crate) fn set_permits<'a>(resize: &Resize<'a>) -> Call<'a> {
         .arg(channel(resize.name, resize.redisson))
         .arg(millis((resize.lease * 10).max(CAPACITY_TTL)));
     call
-}
-
-/// How grants are published, for the scripts.
-pub(super) const fn mode(channels: Channels) -> &'static str {
-    match channels {
-        Channels::Server => "P",
-        Channels::Sharded => "S",
-        Channels::Cluster => "C",
-    }
-}
-
-/// The channel of Redisson's waiters, if they are to be told.
-pub(super) fn channel(name: &Name, redisson: bool) -> &str {
-    if redisson { name.channel() } else { "" }
 }
 
 /// Redisson's words for a release: how many permits are free, or were released.

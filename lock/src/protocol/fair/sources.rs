@@ -26,6 +26,7 @@ pub(crate) const FORCE_UNLOCK: &str = script!(
     "../steps/token.lua",
     "queue.lua",
     "grant.lua",
+    "../steps/only_holders.lua",
     "../mutex/force_unlock.lua"
 );
 pub(crate) const INSPECT: &str = script!("../steps/holders.lua", "inspect.lua");

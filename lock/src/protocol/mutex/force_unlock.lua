@@ -12,31 +12,13 @@
 --
 -- May be repeated, with one reserve: somebody may have taken the lock in between, and loses it then. Removing whoever
 -- is there is what was asked for.
---
--- DEL would delete anybody's data. HSCAN refuses a key of another type with WRONGTYPE, and a hash is deleted only if all
--- of its fields look like holders: an id with a colon and a count, or the mode of a read-write lock. Other data shows in
--- the first few fields, so a large hash takes no long scan.
 
-local cursor, seen, holders = '0', 0, 0
-repeat
-  local page = redis.call('HSCAN', KEYS[1], cursor)
-  local fields = page[2]
-  for i = 1, #fields, 2 do
-    local field, value = fields[i], fields[i + 1]
-    seen = seen + 1
-    if string.find(field, '.:.') and string.find(value, '^%d+$') then
-      holders = holders + 1
-    elseif field ~= 'mode' or value ~= 'read' and value ~= 'write' then
-      return redis.error_reply('WRONGTYPE the key holds a hash whose fields are not the holders of a lock')
-    end
-  end
-  cursor = page[1]
-until cursor == '0'
-if seen == 0 then
-  return 0
+local fields, foreign = count_fields()
+if foreign then
+  return foreign
 end
-if holders == 0 then
-  return redis.error_reply('WRONGTYPE the key holds a hash whose fields are not the holders of a lock')
+if fields == 0 then
+  return 0
 end
 redis.call('DEL', KEYS[1])
 if not (KEYS[3] and grant(ARGV[2])) and ARGV[1] ~= '' then

@@ -48,5 +48,6 @@ pub(crate) const FORCE_UNLOCK: &str = script!(
     "word.lua",
     "enter.lua",
     "grant.lua",
+    "../steps/only_holders.lua",
     "force_unlock.lua"
 );

@@ -82,6 +82,7 @@ pub(crate) const TAKE_OVER: &str = script!(
 pub(crate) const INSPECT: &str = script!("../steps/holders.lua", "inspect.lua");
 pub(crate) const REMAINING: &str = script!("../steps/holders.lua", "remaining.lua");
 pub(crate) const FORCE_UNLOCK: &str = script!(
+    "../steps/only_holders.lua",
     "force_unlock.lua",
     "../steps/token.lua",
     "enter.lua",
