@@ -241,8 +241,8 @@ async fn cut_off_with_many_waiters(interop: Interop) {
     let since = Instant::now();
     let guard = within("the one behind", behind).await.unwrap().unwrap();
     let waited = since.elapsed();
-    // Two grants of a second each, and the pauses of two looks.
-    assert!(waited < Duration::from_secs(7), "{waited:?}");
+    // Two grants of a second each, the pauses of two looks, and time for a busy machine; not a grant for each of them.
+    assert!(waited < Duration::from_secs(11), "{waited:?}");
     proxy.heal();
     until("they are back", async || {
         let waiters = near.fair_mutex("a").inspect().await.unwrap();

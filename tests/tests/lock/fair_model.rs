@@ -82,7 +82,13 @@ impl Model<'_> {
             }
             Op::TryFor(client) => {
                 let fair = self.clients[client].fair_mutex(&self.name);
-                let tried = within("a short wait", fair.try_lock_for(ms(2)).into_future()).await;
+                // Two milliseconds may be over before an answer is here.
+                let wait = if self.held.is_some() {
+                    ms(2)
+                } else {
+                    ms(10_000)
+                };
+                let tried = within("a short wait", fair.try_lock_for(wait).into_future()).await;
                 self.took(client, tried.unwrap());
             }
             Op::Release { awaited } => {

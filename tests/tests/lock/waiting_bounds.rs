@@ -44,7 +44,7 @@ async fn a_dead_server_fails_all_waiters_of_a_process_together() {
     }
     // One after another they would take 12 s.
     assert!(
-        began.elapsed() < ms(5_000),
+        began.elapsed() < ms(9_000),
         "the last one failed after {:?}",
         began.elapsed()
     );
@@ -75,15 +75,16 @@ async fn a_bounded_wait_takes_its_time_and_one_command_timeout_at_most() {
     let began = Instant::now();
     let mutex = locks.mutex("a");
     let tried = tokio::spawn(mutex.try_lock_for(ms(10)).into_future());
-    tokio::time::sleep(ms(1_500)).await;
+    tokio::time::sleep(ms(3_000)).await;
     proxy.accept(Accept::Forward);
     let error = within("the attempt", tried).await.unwrap().unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown),
         "{error}"
     );
+    // A timeout that began with the connection would end after 7 s.
     assert!(
-        began.elapsed() < ms(5_000),
+        began.elapsed() < ms(6_500),
         "10 ms and one command timeout of 4 s took {:?}",
         began.elapsed()
     );
@@ -127,7 +128,7 @@ async fn a_slow_answer_holds_up_no_later_call_beyond_its_time() {
     let mut raw = server.raw().await;
     let (ours, theirs) = (locks(&server).await, locks(&server).await);
     let mutex = ours.mutex("a");
-    assert!(raw.cmd(&["CLIENT", "PAUSE", "2500", "WRITE"]).await.is_ok());
+    assert!(raw.cmd(&["CLIENT", "PAUSE", "4000", "WRITE"]).await.is_ok());
     let slow = mutex.lock().await.unwrap();
     slow.release().await.unwrap();
 
@@ -135,12 +136,13 @@ async fn a_slow_answer_holds_up_no_later_call_beyond_its_time() {
     let began = Instant::now();
     let tried = mutex.try_lock_for(ms(100)).await.unwrap();
     let took = began.elapsed();
-    assert!(tried.is_none() && took < ms(1_500), "100 ms took {took:?}");
+    // If it counted on another slow answer, it would wait for as long as that took.
+    assert!(tried.is_none() && took < ms(3_500), "100 ms took {took:?}");
     drop(held);
     let began = Instant::now();
     drop(mutex.lock().await.unwrap());
     let took = began.elapsed();
-    assert!(took < ms(1_500), "a free lock took {took:?}");
+    assert!(took < ms(3_500), "a free lock took {took:?}");
 }
 
 #[tokio::test]
@@ -158,9 +160,11 @@ async fn the_first_in_line_asks_no_more_than_about_once_a_second() {
     let waiter = tokio::spawn(ours.mutex("a").lock().lease(ms(10)).into_future());
     until("the waiter", async || tickets(&mut raw, "a").await == 1).await;
     raw.cmd(&["CONFIG", "RESETSTAT"]).await;
+    let since = Instant::now();
     tokio::time::sleep(ms(3_000)).await;
     let asked = scripts_run(&mut raw).await;
-    assert!(asked <= 5, "{asked} looks in 3 s");
+    let most = 2 + since.elapsed().as_secs();
+    assert!(asked <= most, "{asked} looks in {:?}", since.elapsed());
     drop(held);
     // A lease of 10 ms may be over before the answer is here.
     let _ = within("the wake-up", waiter).await.unwrap();
