@@ -22,7 +22,7 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// What every command takes, before or behind its name.
+/// Arguments of every command, before or behind its name.
 #[derive(Arguments, Debug)]
 pub(crate) struct Global {
     /// The server: redis://, unix://, redis-cluster://, redis-sentinel://, or rediss… with TLS.

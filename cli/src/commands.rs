@@ -21,7 +21,7 @@ use crate::args::{Args, Command, Global};
 use crate::exit::Failure;
 use crate::output::Output;
 
-/// What every command gets.
+/// Context of every command.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) global: &'a Global,

@@ -1,4 +1,4 @@
-//! What `lock` prints and `unlock` takes: a hold in one word.
+//! A hold in one word: `lock` prints it, and `unlock` takes it.
 
 use std::fmt;
 use std::str::FromStr;

@@ -79,7 +79,7 @@ impl Looker {
         Ok(self.prefixed(&name))
     }
 
-    /// What all keys that match `pattern` match on the server; `None` for all.
+    /// The server's pattern for all keys that match `pattern`; `None` for all.
     pub(crate) fn pattern(&self, pattern: Option<&str>) -> Option<Vec<u8>> {
         match (pattern, &self.namespace) {
             (None, None) => None,
@@ -108,7 +108,7 @@ impl Looker {
         Some(SystemTime::UNIX_EPOCH + Duration::from_micros(replies::time(&answer)?))
     }
 
-    /// What it looks at, for a headline.
+    /// The servers it looks at, for a headline.
     pub(crate) fn place(&self) -> String {
         let masters = self.client.masters();
         match (&self.target, &masters[..]) {
@@ -118,7 +118,7 @@ impl Looker {
         }
     }
 
-    /// What all names begin with.
+    /// The prefix of all names.
     pub(crate) fn names(&self) -> String {
         self.namespace
             .as_ref()

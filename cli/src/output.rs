@@ -1,4 +1,4 @@
-//! What is printed: results on the standard output, everything else on the standard error.
+//! Printing: results go to the standard output, everything else to the standard error.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ enum Level {
     Quiet,
     /// Warnings too.
     Usual,
-    /// What happens, too.
+    /// Events, too.
     Verbose,
 }
 

@@ -37,7 +37,7 @@ const WATCH: &str = "__watch";
 /// The first argument of a launcher.
 const LAUNCH: &str = "__launch";
 
-/// What this process is, if it is one of the hidden ones.
+/// The role of this process, if it is one of the hidden ones.
 pub(crate) fn hidden() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (role, arguments) = arguments.split_first()?;

@@ -1,4 +1,4 @@
-//! What a client tells its user besides replies: how many requests it sent, and what changed in its connections and its map.
+//! A client's news besides replies: how many requests it sent, and what changed in its connections and its map.
 
 use std::fmt;
 use std::sync::Arc;

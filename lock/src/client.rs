@@ -378,7 +378,7 @@ impl Locks {
         &self.warnings
     }
 
-    /// What these locks have done so far: gauges of what is held and waited for, and counters. Reads atomics, and asks nobody.
+    /// Statistics of these locks so far: gauges of what is held and waited for, and counters. Reads atomics, and does no I/O.
     ///
     /// ```
     /// # leasehold_testkit::example::with_locks(async |locks| {

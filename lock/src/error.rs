@@ -62,7 +62,7 @@ struct Inner {
     is_of_change: bool,
     /// Whether that change is the same if it is made twice.
     is_repeatable: bool,
-    /// What to do, where the cause tells it better than the kind.
+    /// Advice, where the cause tells it better than the kind.
     advice: Option<&'static str>,
 }
 

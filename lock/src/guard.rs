@@ -313,7 +313,7 @@ impl Guard {
         Ok(String::from_utf8_lossy(self.hold.id.as_bytes()).into_owned())
     }
 
-    /// What tells whether it is held, without being it.
+    /// Tells whether it is held, without being it.
     pub(crate) fn watched(&self) -> (Weak<Context>, Arc<Registry>, Arc<Hold>) {
         let (registry, hold) = (Arc::clone(&self.registry), Arc::clone(&self.hold));
         (Weak::clone(&self.context), registry, hold)

@@ -1,4 +1,4 @@
-//! What happens to locks, told to the application as it happens.
+//! Events of locks, told to the application as they happen.
 //!
 //! Implement [`Observer`] and register it with [`LocksBuilder::observer`](crate::LocksBuilder::observer) or
 //! [`RedlockBuilder::observer`](crate::RedlockBuilder::observer). For numbers alone [`Locks::stats`](crate::Locks::stats) is

@@ -157,7 +157,7 @@ impl Terms {
                 .is_none_or(|max_hold| max_hold > self.whole_lease())
     }
 
-    /// What is left of the first lease at `now`, for a hold whose request was sent at `since`, in whole milliseconds as the
+    /// The rest of the first lease at `now`, for a hold whose request was sent at `since`, in whole milliseconds as the
     /// server counts; `None` if that is nothing.
     pub(crate) fn rest_of_first_lease(&self, since: Instant, now: Instant) -> Option<Duration> {
         let left = (since + self.first_lease()).saturating_duration_since(now);
@@ -229,7 +229,7 @@ impl Terms {
         is_bad(self.at_least).then_some("the time of `at_least`")
     }
 
-    /// What contradicts `at_least`, if something does.
+    /// The setting that contradicts `at_least`, if one does.
     pub(crate) fn contradiction(&self) -> Option<&'static str> {
         let at_least = self.at_least?;
         if self.max_hold.is_some_and(|max_hold| max_hold < at_least) {

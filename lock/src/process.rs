@@ -22,7 +22,7 @@ const LONGEST_NAME: usize = 64;
 /// Longest part of a host's name in the name of a connection.
 const LONGEST_HOST: usize = 64;
 
-/// What the name of a connection for renewals ends with.
+/// The suffix of the name of a connection for renewals.
 const RENEWAL: &str = ":renewal";
 
 /// A process that uses locks, as it describes itself. See [`Locks::process_of`](crate::Locks::process_of).

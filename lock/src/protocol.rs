@@ -42,7 +42,7 @@ use permits::Permits;
 /// One primitive on the server, or one way to hold it.
 #[derive(Debug)]
 pub(crate) struct Protocol {
-    /// What observers are told that it is.
+    /// The kind that observers are told.
     pub(crate) primitive: Primitive,
     /// The first word of the messages of its grants, which all protocols on the same data share.
     pub(crate) word: &'static str,
@@ -59,7 +59,7 @@ pub(crate) struct Protocol {
     /// Whether each waiter has a ticket of its own, so that those of all processes come in the order of their calls. With
     /// Redisson its fair queue is kept.
     pub(crate) is_fair: bool,
-    /// What tells its tickets from those of other protocols in the same line.
+    /// The suffix that tells its tickets from those of other protocols in the same line.
     pub(crate) mark: &'static str,
 
     /// Takes it for one hold, or says how long it stays taken; with a ticket, that is put in line then.
@@ -169,7 +169,7 @@ pub(crate) enum Answer {
     /// The hold has it, with its token if the primitive has tokens.
     Granted {
         token: Option<FencingToken>,
-        /// What is left of the lease, if an earlier request has taken it; `None` for all that was asked for.
+        /// The rest of the lease, if an earlier request has taken it; `None` for all that was asked for.
         left: Option<Duration>,
         /// Whether others are known to wait for it.
         contended: bool,

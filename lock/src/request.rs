@@ -90,7 +90,7 @@ pub struct Acquire<T = Guard> {
 /// An [`Acquire`] that resolves to `None` if others have the lock, at once or until the time to wait is over.
 pub type TryAcquire<G = Guard> = Acquire<Option<G>>;
 
-/// What an acquisition resolves to: the guard of a primitive, or `None` where it may not wait for ever.
+/// The result of an acquisition: the guard of a primitive, or `None` where it may not wait for ever.
 pub(crate) trait Outcome: Sized + 'static {
     /// `None` if the time to wait is over.
     fn of(guard: Option<Guard>) -> Result<Self, Error>;

@@ -3,7 +3,7 @@
 use crate::error::{ErrorKind, KINDS, LostReason, REASONS};
 use crate::observer::Way;
 
-/// What one [`Locks`](crate::Locks), its clones included, has done in this process since it was connected. See
+/// Statistics of one [`Locks`](crate::Locks), its clones included, in this process since it was connected. See
 /// [`Locks::stats`](crate::Locks::stats).
 ///
 /// [`held`](Self::held) and [`waiting`](Self::waiting) are gauges: they rise and fall. All others are counters that only rise, so

@@ -83,7 +83,7 @@ pub struct Fake(Arc<Inner>);
 
 struct Inner {
     world: Arc<World>,
-    /// Those who hold what [`Fake::hold`] holds.
+    /// The locks through which [`Fake::hold`] holds.
     others: OnceCell<Locks>,
 }
 
@@ -250,8 +250,8 @@ impl Fake {
         Held(HeldAs::Permits(held(name, taken)))
     }
 
-    /// Whoever holds `name`, namespace included, loses it now for `reason`: `is_held()` turns false, `lost()` resolves. It is free
-    /// for others then. Returns how many holds were lost; those of [`hold`](Self::hold) stay.
+    /// Makes the holders of `name`, namespace included, lose it now for `reason`: `is_held()` turns false, `lost()` resolves. It
+    /// is free for others then. Returns how many holds were lost; those of [`hold`](Self::hold) stay.
     ///
     /// ```
     /// # use leasehold::LostReason;
@@ -329,7 +329,7 @@ impl Fake {
         self.0.world.fail_next(Some(name.as_ref().into()), kind);
     }
 
-    /// What was taken, released and lost so far, in that order. Guards that share a hold, as those of an owner or the reads of one
+    /// Grants, releases and losses so far, in their order. Guards that share a hold, as those of an owner or the reads of one
     /// process, are one entry.
     ///
     /// ```

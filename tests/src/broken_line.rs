@@ -98,7 +98,7 @@ pub async fn workload(flaw: LineFlaw, server: &Server, dir: &Path) {
         clients.spawn(client.run());
     }
     while clients.join_next().await.is_some() {}
-    // What the server has told by then is recorded.
+    // Everything that the server has told by then is recorded.
     sleep(Duration::from_millis(500)).await;
 }
 

@@ -103,7 +103,7 @@ pub struct Report {
     pub violations: Vec<Violation>,
 }
 
-/// What servers recorded of lines.
+/// Servers' records of lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lines {
     /// Number of tickets that joined a line.

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The locks are taken with `restart_guard`.
     #[arg(long)]
     restart_guard: bool,
-    /// What is used here, to check the rights for it.
+    /// Primitives in use, whose rights are checked.
     #[arg(
         long = "for",
         value_name = "KIND",
@@ -67,7 +67,7 @@ pub(crate) async fn execute(args: Args, context: &Context<'_>) -> Result<u8, Fai
     Ok(if has_faults { FAULTS } else { OK })
 }
 
-/// What could not be found out.
+/// Facts that could not be found out.
 fn unknown(check: &'static str, node: &str, error: &leasehold_resp::Error) -> Finding {
     Finding::new(Level::Note, check, format!("cannot be told: {error}")).at(node)
 }

@@ -18,7 +18,7 @@ use crate::output::shown;
 pub(crate) struct Args {
     /// The name of the lock.
     key: String,
-    /// What `lock` printed.
+    /// The line that `lock` printed.
     hold: HoldText,
     /// How long it stays held from now on, unless that is longer already.
     #[arg(long, value_parser = duration::parse)]

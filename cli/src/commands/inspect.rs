@@ -97,7 +97,7 @@ async fn nothing(looker: &Looker, key: &[u8], context: &Context<'_>) -> Result<u
     }
 }
 
-/// What the library tells of it in one answer; `None` for a key that it cannot have, and for a kind without holders.
+/// The library's answer to one `inspect`; `None` for a key that it cannot have, and for a kind without holders.
 async fn inspection(
     looker: &Looker,
     seen: &Seen,

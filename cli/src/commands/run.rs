@@ -84,7 +84,7 @@ pub(crate) struct Args {
     /// What others see of the holder, who look at the lock. Given again for each further one; nothing secret belongs here.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair, conflicts_with = "redlock")]
     meta: Vec<(String, String)>,
-    /// What to do before the lock is lost: a signal and then SIGKILL, `kill` for SIGKILL alone, or `ignore`.
+    /// The action before the lock is lost: a signal and then SIGKILL, `kill` for SIGKILL alone, or `ignore`.
     #[arg(long, value_name = "HOW", default_value = "term", value_parser = signals::on_lost)]
     on_lost: OnLost,
     /// From the first signal to the deadline of the lock [default: 5s, or a quarter of the lease if that is less].

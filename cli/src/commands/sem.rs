@@ -42,7 +42,7 @@ enum Act {
     Release {
         /// The semaphore.
         key: String,
-        /// What `acquire` printed.
+        /// The line that `acquire` printed.
         id: PermitId,
     },
     /// Tells who holds permits, and who waits.

@@ -18,7 +18,7 @@ use crate::output::shown;
 pub(crate) struct Args {
     /// The name of the lock.
     key: String,
-    /// What `lock` printed.
+    /// The line that `lock` printed.
     hold: HoldText,
 }
 

@@ -14,7 +14,7 @@ use crate::hold_text::HoldText;
 pub(crate) struct Args {
     /// The name of the lock.
     key: String,
-    /// What `lock` printed.
+    /// The line that `lock` printed.
     hold: HoldText,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct Seen {
     pub(crate) tickets: Vec<String>,
 }
 
-/// What is left of the lease of a key.
+/// The rest of the lease of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lease {
     Left(Duration),

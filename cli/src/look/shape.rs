@@ -12,7 +12,7 @@ pub(crate) enum Beside {
     PlainToken,
     /// The permits of a semaphore that are taken.
     Permits,
-    /// What is known of a latch.
+    /// Known state of a latch.
     Latch,
     /// The parties that have arrived at a barrier.
     Arrived,

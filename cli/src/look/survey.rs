@@ -18,7 +18,7 @@ use super::pace::Pace;
 use super::seen::{Kind, Seen};
 use super::shape::{self, Beside, prefixed, suffixed};
 
-/// What to look for.
+/// The locks to look for.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     /// A pattern as of `SCAN … MATCH`; every key if there is none.
@@ -38,7 +38,7 @@ pub(crate) struct Survey {
     pub(crate) masters: usize,
 }
 
-/// What may be at a key, by what was found of it.
+/// The kinds that a key may be of, by what was found of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hints {
     hash: bool,

@@ -95,7 +95,7 @@ pub(crate) fn place(client: &str, processes: &Processes) -> String {
     )
 }
 
-/// Who has the lock, in a cell.
+/// The holders of the lock, in a cell.
 pub(crate) fn holder(seen: &Seen, processes: &Processes) -> String {
     match (&seen.holders[..], seen.kind, seen.left) {
         (_, Kind::Latch, Some(0)) => "open".into(),
@@ -125,7 +125,7 @@ pub(crate) fn holder(seen: &Seen, processes: &Processes) -> String {
     }
 }
 
-/// What is left of the lease, in a cell.
+/// The rest of the lease, in a cell.
 pub(crate) fn lease(seen: &Seen) -> String {
     match seen.lease {
         Lease::Left(left) => duration(left),

@@ -11,7 +11,7 @@ pub(crate) const SHORTEST_LEASE: Duration = Duration::from_millis(300);
 /// The time between the first signal and SIGKILL if none is given, or a quarter of the lease if that is less.
 const USUAL_GRACE: Duration = Duration::from_secs(5);
 
-/// What is done to a command whose lock is about to be lost.
+/// The action on a command whose lock is about to be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OnLost {
     /// This signal, then SIGKILL in time.

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::limits::OnLost;
 
-/// What is passed on, and what stops and continues a job.
+/// Signals that are passed on, and those that stop and continue a job.
 const TAKEN: [Named; 9] = [
     Named::SIGHUP,
     Named::SIGINT,

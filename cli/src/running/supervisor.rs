@@ -50,7 +50,7 @@ pub(crate) struct Task<'a> {
     pub(crate) lease: Duration,
 }
 
-/// What became of a command.
+/// The end of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     /// How it ended; `None` if it could not be ended.
@@ -423,7 +423,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn send(&self, message: &ToWatchdog) {
-        // What does not fit is for a watchdog that does not read; the next message says the same.
+        // A message that does not fit is for a watchdog that does not read; the next one says the same.
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let _ = send(&self.socket, &line(message), flags);
     }

@@ -7,7 +7,7 @@ use super::limits::{Limits, OnLost};
 /// Between two SIGKILLs to what is left: a process may have started another one in the same instant.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What is known of a command and its lock.
+/// Known state of a command and its lock.
 #[derive(Debug)]
 pub(super) struct Watch {
     limits: Limits,
@@ -32,7 +32,7 @@ enum Phase {
     },
 }
 
-/// What is to be done now.
+/// The action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -93,7 +93,7 @@ impl Watch {
         Due::Signal(signal)
     }
 
-    /// What is due now.
+    /// The action that is due now.
     pub(super) fn due(&mut self, now: Duration) -> Due {
         match self.phase {
             Phase::Running if self.limits.on_lost == OnLost::Ignore => Due::Nothing,

@@ -256,11 +256,11 @@ impl Watchdog {
         true
     }
 
-    /// What is left of the command.
+    /// Remaining processes of the command.
     fn left(&self) -> io::Result<Vec<descendants::Process>> {
         let group = self.command.as_raw_nonzero().get();
         let mut left = descendants::below(getpid())?;
-        // What left the group for a session of its own may outlive a command that ended by itself.
+        // A process that left the group for a session of its own may outlive a command that ended by itself.
         left.retain(|process| !process.is_over && (self.ends_all || process.group == group));
         Ok(left)
     }
@@ -296,7 +296,7 @@ impl Watchdog {
     }
 
     fn tell_ending(&mut self) {
-        // What is ended after it is no loss.
+        // Ending its descendants after it is no loss.
         if !self.ended {
             self.tell(&FromWatchdog::Ending);
         }

@@ -52,7 +52,7 @@ pub struct Lock<G> {
     guard: PhantomData<fn() -> G>,
 }
 
-/// What was asked for; `None` for what these locks usually have.
+/// Conditions that were set; `None` for the defaults of these locks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Conditions {
     lease: Option<Duration>,

@@ -49,7 +49,7 @@ impl Thread {
         }))
     }
 
-    /// What was released through these locks is waited for at the end.
+    /// Waits at the end for the releases made through these locks.
     pub(super) fn serve(&self, locks: &crate::Locks) {
         let _ = self.locks.set(locks.clone());
     }

@@ -259,7 +259,7 @@ fn inherit(request: &Request) -> bool {
             || standing.permits != request.permits
             // The holds of an owner are known by their ids.
             || standing.owner != request.owner.as_ref().map(|owner| owner.number())
-            // What is granted without a message is looked for by one that polls.
+            // A grant without a message is looked for by a waiter that polls.
             || standing.passed.is_none()
                 && standing.ticket.is_polled() != request.polling.is_some();
         // What is left of the lease is too little for it, if this process dies before the next renewal.

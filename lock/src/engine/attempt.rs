@@ -39,7 +39,7 @@ pub(super) enum Attempted {
 /// A grant in the server's answer.
 struct Answered {
     token: Option<FencingToken>,
-    /// What is left of the lease, if an earlier request has taken it; `None` for all of it.
+    /// The rest of the lease, if an earlier request has taken it; `None` for all of it.
     left: Option<Duration>,
     /// Whether others are known to wait for it.
     contended: bool,

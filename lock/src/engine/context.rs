@@ -30,10 +30,10 @@ pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: Config,
     pub(crate) jitter: Jitter,
-    /// Who waits for latches and at barriers.
+    /// Watchers of latches and barriers.
     pub(crate) latches: Signals<latch::View>,
     pub(crate) barriers: Signals<barrier::View>,
-    /// Who observes the leaders of elections.
+    /// Observers of the leaders of elections.
     pub(crate) elections: Signals<election::View>,
     /// To the grants of all tickets, where channels belong to no slot. Made at the first wait, and kept.
     grants: Mutex<Option<Subscription>>,

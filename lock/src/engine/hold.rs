@@ -150,7 +150,7 @@ impl Hold {
         hold
     }
 
-    /// What observers are told of.
+    /// The hold as observers are told of it.
     pub(crate) fn subject(&self) -> Subject<'_> {
         Subject {
             name: &self.name,
@@ -194,7 +194,7 @@ impl Hold {
         self.state().left(self.clock.read())
     }
 
-    /// What it takes of a primitive that counts: less than was granted once some was given back.
+    /// The permits it takes of a primitive that counts: less than was granted once some were given back.
     pub(crate) fn permits(&self) -> Permits {
         Permits {
             count: self.state().permits(),
@@ -275,7 +275,7 @@ impl OwnerHolds {
         self.number
     }
 
-    /// What the ids of its holds begin with.
+    /// The prefix of the ids of its holds.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }

@@ -1,4 +1,4 @@
-//! What the waiters of a name have at the server: a ticket in line, and the subscriptions through which they hear of grants.
+//! The waiters of a name as the server has them: a ticket in line, and the subscriptions through which they hear of grants.
 
 use std::sync::Arc;
 use std::time::Duration;

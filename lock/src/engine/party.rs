@@ -27,7 +27,7 @@ use crate::state::deadline::Now;
 use crate::state::id::HoldId;
 use crate::state::names::Name;
 
-/// What a party asks for.
+/// The request of a party.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Party<'a> {
     pub(crate) context: &'a Arc<Context>,
@@ -206,7 +206,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// What became of the generation; `None` while it waits.
+    /// The end of the generation; `None` while it waits.
     fn judge(&mut self, view: &View) -> Result<Option<Passed>, Error> {
         let fate = view.fate(self.generation, self.hold.id.as_bytes());
         if fate == Fate::Waits {

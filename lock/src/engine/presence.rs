@@ -1,7 +1,7 @@
 //! The entry of this process on the server, by which others find out who holds a lock: see
 //! [`Locks::process_of`](crate::Locks::process_of).
 //!
-//! Whoever takes the first lock sends it behind the answer, without waiting. From then on the renewal worker refreshes it.
+//! The task that takes the first lock sends it behind the answer, without waiting. From then on the renewal worker refreshes it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -103,7 +103,7 @@ impl Presence {
     /// For how long it is to be refreshed, which begins with this.
     pub(crate) fn begin(&self, now: Instant, is_busy: impl FnOnce() -> bool) -> Option<Duration> {
         self.change(|state| {
-            // What is taken after this comes here, and what was taken before is found.
+            // A lock that is taken after this comes here, and one that was taken before is found.
             self.known_until.store(0, Ordering::Release);
             state.refresh(now, is_busy())
         })

@@ -78,7 +78,7 @@ pub(super) fn begin(
     let Some(hears) = grants::asked_over(context, &hold.name) else {
         return;
     };
-    // What was asked for behind the subscription, which is the same still, misses nobody who comes later.
+    // A request behind the subscription, which is the same still, misses no writer that comes later.
     let known = match asked {
         Some((Some(source), Some(heard)))
             if source == heard

@@ -74,7 +74,7 @@ enum Left {
 
 /// A release under way.
 struct Releasing {
-    /// What is released of a hold whose permits are counted.
+    /// The released part of a hold whose permits are counted.
     permits: Permits,
     submitted: SubmittedEnd,
     unfinished: Unfinished,

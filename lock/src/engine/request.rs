@@ -82,7 +82,7 @@ impl Wait {
         }
     }
 
-    /// What it means that the lock was not to be had.
+    /// The reason to report if the lock was not granted.
     pub(crate) const fn gave_up(self) -> GaveUpReason {
         match self {
             Self::None => GaveUpReason::NotFree,

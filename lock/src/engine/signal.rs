@@ -22,7 +22,7 @@ use crate::state::names::Name;
 use crate::state::waiters::Closed;
 use crate::state::watch::{Due, JITTER, Watch};
 
-/// What a look sees.
+/// The result of a look.
 pub(crate) trait View: Clone + Send + 'static {
     /// When it changes without a message, if that is known. The look before saw `before`.
     fn changes_within(&self, before: Option<&Self>) -> Option<Duration>;
@@ -53,7 +53,7 @@ struct Shared<V> {
     /// Those that have seen nothing yet.
     new: HashSet<u64>,
     next_watcher: u64,
-    /// What the latest look saw, and its number.
+    /// The result of the latest look, and its number.
     view: Option<(u64, V)>,
     /// How the latest look failed, its number, and whether that concerns also those who have seen something before.
     failure: Option<(u64, bool, Error)>,
@@ -81,7 +81,7 @@ pub(crate) struct Watcher<V: View> {
     has_seen: bool,
 }
 
-/// What a watcher does next.
+/// The next step of a watcher.
 enum Step<V> {
     News(u64, V),
     Failed(Error),
@@ -193,7 +193,7 @@ impl<V: View> Watcher<V> {
             };
             match event {
                 SubscriptionEvent::Message(_) => signal.change(Watch::want),
-                // What was announced before was not heard.
+                // Earlier announcements were missed.
                 SubscriptionEvent::Subscribed => signal.change(|watch| watch.hears(true)),
                 SubscriptionEvent::Refused(_) => signal.change(|watch| watch.hears(false)),
                 _ => {}
@@ -234,7 +234,7 @@ impl<V: View> Watcher<V> {
         Ok(())
     }
 
-    /// What the next look sees that begins after this watcher joined, or after the one whose result it had last; `None` at
+    /// The result of the next look that begins after this watcher joined, or after the one whose result it had last; `None` at
     /// `until`. If it is this watcher's turn it makes that look with `look`.
     ///
     /// The first look is not ended by `until`. It fails as soon as it cannot be made; an outage later on is sat out for a while.
@@ -306,7 +306,7 @@ impl<V: View> Watcher<V> {
         .await
     }
 
-    /// What to do now; `Ok` with when to ask again. From here on the waker is known to whatever changes that.
+    /// The next step, or `Ok` with when to ask again. From here on the waker is known to whatever changes that.
     fn position(&self, now: Instant, is_time_up: bool, waker: &Waker) -> Result<Instant, Step<V>> {
         let mut shared = lock(&self.signal.state);
         if shared.closed {

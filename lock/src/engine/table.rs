@@ -137,7 +137,7 @@ impl Table {
         lock(&self.waiters).holds(name)
     }
 
-    /// What `then` makes of the line of this name, if it is held or wanted here. Nothing may be dropped in it.
+    /// Runs `then` on the line of this name, if it is held or wanted here. Nothing may be dropped in it.
     pub(crate) fn with_line<R>(
         &self,
         name: &Arc<Name>,
@@ -146,7 +146,7 @@ impl Table {
         lock(&self.waiters).line(name).map(then)
     }
 
-    /// What `then` makes of the ticket of this name, if there is one.
+    /// Runs `then` on the ticket of this name, if there is one.
     pub(crate) fn with_standing<R>(
         &self,
         name: &Arc<Name>,
@@ -205,7 +205,7 @@ impl Table {
         waiters.line(name)?.gate.shared(now).cloned()
     }
 
-    /// What `then` makes of the gate to the reads of this name, if it is held or wanted here. A hold that it leaves is dropped.
+    /// Runs `then` on the gate to the reads of this name, if it is held or wanted here. A hold that it leaves is dropped.
     pub(crate) fn with_gate(
         &self,
         name: &Arc<Name>,

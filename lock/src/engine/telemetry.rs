@@ -1,4 +1,4 @@
-//! What happens to locks, counted for [`Stats`] and told to observers.
+//! Events of locks, counted for [`Stats`] and told to observers.
 //!
 //! Without observers it counts, and reads no clock. Nothing here is called under a mutex of this library.
 
@@ -52,7 +52,7 @@ pub(crate) struct Telemetry {
     renewing: Arc<Monitor>,
 }
 
-/// What an event is about: a hold as observers know it.
+/// The subject of an event: a hold as observers know it.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) name: &'a Arc<Name>,

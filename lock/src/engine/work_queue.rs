@@ -62,7 +62,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct PendingEnd {
     pub(crate) call: OwnedCall,
-    /// What is made instead where that cannot be.
+    /// The call to make where that one cannot be made.
     pub(crate) single_key: OwnedCall,
     /// Connections over which what it ends may still arrive.
     pub(crate) unanswered: Unanswered,

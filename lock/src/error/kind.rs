@@ -204,7 +204,7 @@ impl ErrorKind {
     }
 }
 
-/// What to do about `error`, where its kind does not tell it well enough.
+/// Advice on `error`, where its kind does not tell it well enough.
 pub(super) fn advice_on(error: &resp::Error) -> Option<&'static str> {
     let server = error.as_server()?;
     let message = error.detail();

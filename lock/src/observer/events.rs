@@ -88,7 +88,7 @@ pub struct Waiting<'a> {
     pub acquisition: u64,
     /// The key on the server, namespace included.
     pub key: &'a str,
-    /// What is waited for.
+    /// The lock that is waited for.
     pub primitive: Primitive,
     /// The server that has the key, `host:port` or the path of a socket; empty if none is known, or there are several
     /// ([`Primitive::Redlock`]).
@@ -119,7 +119,7 @@ pub struct Granted<'a> {
     pub acquisition: u64,
     /// The key on the server, namespace included.
     pub key: &'a str,
-    /// What was waited for.
+    /// The lock that was waited for.
     pub primitive: Primitive,
     /// How the caller got it.
     pub way: Way,
@@ -155,7 +155,7 @@ pub struct GaveUp<'a> {
     pub acquisition: u64,
     /// The key on the server, namespace included.
     pub key: &'a str,
-    /// What was waited for.
+    /// The lock that was waited for.
     pub primitive: Primitive,
     /// Why the caller does not get it.
     pub reason: GaveUpReason,
@@ -185,7 +185,7 @@ pub struct Renewed<'a> {
     pub acquisition: u64,
     /// The key on the server, namespace included.
     pub key: &'a str,
-    /// What is held.
+    /// The hold.
     pub primitive: Primitive,
     /// The lease from now on.
     pub lease: Duration,
@@ -216,7 +216,7 @@ pub struct RenewalFailed<'a> {
     pub acquisition: u64,
     /// The key on the server, namespace included.
     pub key: &'a str,
-    /// What is held.
+    /// The hold.
     pub primitive: Primitive,
     /// For how long the lease may be trusted if no further renewal succeeds.
     pub left: Duration,
@@ -244,7 +244,7 @@ pub struct LeaseLost<'a> {
     pub acquisition: u64,
     /// The key on the server, namespace included.
     pub key: &'a str,
-    /// What was held.
+    /// The hold that ended.
     pub primitive: Primitive,
     /// Why it is over.
     pub reason: LostReason,
@@ -274,7 +274,7 @@ pub struct Released<'a> {
     pub acquisition: u64,
     /// The key on the server, namespace included.
     pub key: &'a str,
-    /// What was held.
+    /// The hold that ended.
     pub primitive: Primitive,
     /// The time since [`Granted`].
     pub held: Duration,

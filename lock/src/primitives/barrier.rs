@@ -195,8 +195,8 @@ impl Barrier {
         }
     }
 
-    /// Those who have arrived in the present generation, as holders: each with the time after which it counts as dead unless it
-    /// is renewed. Of more than a hundred the first are told.
+    /// The parties that have arrived in the present generation, as holders: each with the time after which it counts as dead
+    /// unless it is renewed. Of more than a hundred the first are told.
     ///
     /// ```
     /// # leasehold_testkit::example::with_locks(async |locks| {

@@ -39,7 +39,7 @@ use crate::state::names::Name;
 ///
 /// # What crashes cost
 ///
-/// Nobody holds a permit, so none comes back by itself: **what a process took that died before it gave it back is gone for
+/// Permits have no holder, so none comes back by itself: **what a process took that died before it gave it back is gone for
 /// ever**, until somebody calls [`release`](Self::release) or [`set_permits`](Self::set_permits) for it. A
 /// [`Semaphore`](crate::Semaphore), whose permits are leases, has no such loss: use this one only where others give back what was
 /// taken, or beside Redisson. Its key has no expiry, and a server that evicts or loses it begins again with the number of the
@@ -50,7 +50,7 @@ use crate::state::names::Name;
 ///
 /// # Who is served
 ///
-/// Those who wait stand in a line as with [`Semaphore`](crate::Semaphore): large requests are not starved, a thousand waiters of
+/// Waiters stand in a line as with [`Semaphore`](crate::Semaphore): large requests are not starved, a thousand waiters of
 /// a process cost what one does, and a process that dies in line costs nobody a permit.
 ///
 /// # Redisson

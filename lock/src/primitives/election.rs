@@ -79,7 +79,7 @@ impl Election {
         }
     }
 
-    /// What this candidate publishes of itself when it leads, of at most 4 KiB: an address, for instance.
+    /// A text that this candidate publishes of itself when it leads, of at most 4 KiB: an address, for instance.
     #[must_use]
     pub fn value(mut self, value: impl AsRef<str>) -> Self {
         self.value = Some(Arc::from(value.as_ref()));
@@ -158,7 +158,7 @@ impl Election {
                     errors = 0;
                     let led = leadership.run(lead(leadership.term())).await;
                     if let Ok(led) = led {
-                        // What fails here is finished without it.
+                        // A resignation that fails here is finished in the background.
                         let _ = leadership.resign().await;
                         if let ControlFlow::Break(done) = led {
                             return Ok(done);

@@ -41,7 +41,7 @@ pub use guard::MultiGuard;
 /// * On replicas, sentinels and clusters each lock promises what a mutex does, [`replicated`](MultiAcquire::replicated) too.
 ///   The locks may be on different nodes.
 ///
-/// Those who wait for several locks stand in the line of the first one that is not free, like everybody else. It is not
+/// Waiters for several locks stand in the line of the first one that is not free, like everybody else. It is not
 /// promised that they get them all while others take single ones in an endless stream.
 ///
 /// ```

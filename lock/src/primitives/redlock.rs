@@ -255,7 +255,7 @@ impl Redlock {
         process_of(&self.core, client_id.as_ref()).await
     }
 
-    /// What these locks have done so far: see [`Stats`]. Requests to all nodes are counted.
+    /// Statistics of these locks so far: see [`Stats`]. Requests to all nodes are counted.
     ///
     /// ```
     /// # leasehold_testkit::example::with_three_urls(async |urls| {
@@ -342,7 +342,7 @@ impl RedlockMutex {
         self.acquire(Wait::at_most(time))
     }
 
-    /// What each node tells of the lock, in the order of the URLs: the hold there, if there is one, and who waits for it there. A
+    /// The state of the lock at each node, in the order of the URLs: the hold there, if there is one, and who waits for it there. A
     /// hold is the lock's holder where a majority has it. One round trip, all nodes at once.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ use crate::state::token::FencingToken;
 
 /// A handle to a named lock that many read or one writes. Creating it does no I/O; cloning is cheap.
 ///
-/// Those who wait stand in one line on the server, readers and writers, one place for each process and lock. The first writer in
+/// Waiters stand in one line on the server, readers and writers, one place for each process and lock. The first writer in
 /// it keeps back all readers behind it, so it waits for the reads that have begun and for no others: for the longest of them
 /// and two round trips, a holder that died for what is left of its lease. A process that reads and misses the message of that
 /// hears of it with its next renewal, within a third of its lease. Readers in line behind each other enter together.

@@ -49,7 +49,7 @@ use crate::state::names::Name;
 ///
 /// # Who is served
 ///
-/// Those who wait stand in a line on the server, one place for each process and semaphore, and are served in its order: an
+/// Waiters stand in a line on the server, one place for each process and semaphore, and are served in its order: an
 /// [`acquire_many`](Self::acquire_many) that is first keeps what becomes free until it has enough, so small requests do not
 /// starve large ones. Within a process it is the order of the calls; a thousand waiters cost the server what one does. A
 /// process that dies at the head of the line holds up the others for a second, and until the next one looks, a stopped one as well.
@@ -336,7 +336,7 @@ impl Semaphore {
         Ok(())
     }
 
-    /// Who holds permits, how many and for how long, and who waits in line for how many.
+    /// The holders of permits, how many and for how long, and the waiters in line and for how many.
     ///
     /// The first thousand permits to expire are looked at. Of the id of a holder's client the server knows a part: the rest is told
     /// of those that wait in line as well, and of this one. A permit of Redisson's has its own id.

@@ -15,7 +15,7 @@ pub(crate) struct Call<'a> {
     script: &'static Script,
     keys: Short<Part<'a>, KEYS>,
     args: Short<Part<'a>, ARGS>,
-    /// What was made for this call.
+    /// Keys that were made for this call.
     made: Vec<Box<[u8]>>,
 }
 

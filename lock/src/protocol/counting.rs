@@ -38,7 +38,7 @@ pub(crate) static COUNTING: Protocol = Protocol {
     confirm_single_key: acquire_single_key,
     read_answer,
     read_confirm,
-    // What has no holder is not renewed; if it were, it would be by saying once more that it was taken.
+    // Permits without a holder are not renewed; if they were, it would be by saying once more that they were taken.
     renew: &CONFIRM,
     renew_one: &CONFIRM,
     renew_replicated: &CONFIRM,

@@ -72,7 +72,7 @@ const QUEUE: usize = 2;
 /// Index of the times when it removes its holders from there.
 const TIMES: usize = 3;
 
-/// What the markers of runs in Redisson's queue begin with.
+/// The prefix of the markers of runs in Redisson's queue.
 const MARKER: &str = "leasehold:";
 /// How many of those who wait are told.
 const SHOWN: usize = 100;

@@ -51,7 +51,7 @@ pub(crate) enum Hears {
     All,
 }
 
-/// What was left after a count.
+/// The rest after a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Left(u64),

@@ -1,4 +1,4 @@
-//! What a party of a barrier makes of what it sees: no time or I/O.
+//! A party of a barrier: a state machine without time or I/O.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) enum How {
     },
 }
 
-/// What is known of the generation of a party.
+/// The known fate of the generation of a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Waits,
@@ -38,7 +38,7 @@ pub(crate) enum Fate {
 }
 
 impl View {
-    /// What became of `party`, which arrived in this generation.
+    /// The fate of `party`, which arrived in this generation.
     pub(crate) fn fate(&self, generation: u64, party: &[u8]) -> Fate {
         let ended = self.ended.iter().find(|(known, _)| *known == generation);
         match ended {

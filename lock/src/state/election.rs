@@ -1,4 +1,4 @@
-//! Who leads, and which changes of that an observer is told: a state machine without time or I/O.
+//! The leader of an election, and the changes that an observer is told: a state machine without time or I/O.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Leader {
         self.token
     }
 
-    /// What it publishes of itself, such as an address; `None` if it publishes nothing.
+    /// The text it publishes of itself, such as an address; `None` if it publishes nothing.
     #[must_use]
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
@@ -60,7 +60,7 @@ impl Leader {
     }
 }
 
-/// What a look sees.
+/// The result of a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum View {
     /// The lock is free.
@@ -73,7 +73,7 @@ pub(crate) enum View {
 }
 
 impl View {
-    /// Who leads. A holder that is not announced does not.
+    /// The leader. A holder that is not announced is none.
     pub(crate) fn leader(self) -> Option<Leader> {
         match self {
             Self::Leads(_, leader) => Some(leader),
@@ -107,7 +107,7 @@ impl View {
 /// The changes that one observer is told.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    /// What it was told last; `None` if nothing yet.
+    /// The leader it was told last; `None` if nothing yet.
     told: Option<Option<Leader>>,
     /// The highest token that was seen. Older leaders are over, whatever a server says that was restored or fell behind.
     highest: FencingToken,
@@ -124,7 +124,7 @@ impl Changes {
         }
     }
 
-    /// What the observer is told of this view, if that is news. Between two leaders it is not told that nobody leads, if the
+    /// The news of this view for the observer, if there are any. Between two leaders it is not told that nobody leads, if the
     /// second announces itself before the next look.
     pub(crate) fn news(&mut self, view: View) -> Option<Option<Leader>> {
         let was_pending = self.is_pending;

@@ -26,7 +26,7 @@ pub(crate) struct HoldState {
     is_kept: bool,
     /// Guards that are alive; an `Owner` may have several, reads of one process too, and permits can be split.
     guards: usize,
-    /// What they take of a primitive that counts.
+    /// The permits they take of a primitive that counts.
     permits: u32,
     /// Whether it is being converted: its guard stays the only one meanwhile.
     is_sealed: bool,
@@ -222,7 +222,7 @@ impl HoldState {
         self.is_sealed = false;
     }
 
-    /// What is left of it to ask for at `now`, in one lease; `None` if that is nothing.
+    /// The rest of it to ask for at `now`, in one lease; `None` if that is nothing.
     pub(crate) fn rest(&self, now: Now) -> Option<Duration> {
         let (since, now) = (self.since.monotonic, now.monotonic);
         if self.terms.renew {
@@ -242,7 +242,7 @@ impl HoldState {
         self.guards -= 1;
         if self.guards > 0 && permits > 0 {
             if self.phase != Phase::Held {
-                // What the server may still have is released with the last one.
+                // Permits that the server may still have are released with the last guard.
                 return Leave::PartOver;
             }
             self.permits -= permits;
@@ -286,7 +286,7 @@ impl HoldState {
         self.guards -= 1;
     }
 
-    /// What the guards take of a primitive that counts.
+    /// The permits that the guards take of a primitive that counts.
     pub(crate) const fn permits(&self) -> u32 {
         self.permits
     }

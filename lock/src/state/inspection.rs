@@ -1,4 +1,4 @@
-//! What a server tells about a primitive: its holders, and who waits for it.
+//! A server's account of a primitive: its holders and its waiters.
 
 use std::time::{Duration, SystemTime};
 

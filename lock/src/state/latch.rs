@@ -1,4 +1,4 @@
-//! What a waiter of a latch makes of what it sees: a state machine without time or I/O.
+//! A waiter of a latch: a state machine without time or I/O.
 //!
 //! A latch can be opened and set again between two looks. Each opening is noted at the server, so a waiter also goes on when
 //! the count that it waited for is no longer the one that it finds.
@@ -38,7 +38,7 @@ pub(crate) struct View {
     pub(crate) lost: bool,
 }
 
-/// What a waiter does.
+/// The next step of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Open,

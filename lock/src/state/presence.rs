@@ -46,7 +46,7 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-/// What is left to do at the end.
+/// The work left at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
     Nothing,
@@ -151,7 +151,7 @@ impl Presence {
         self.is_closing = true;
     }
 
-    /// What is left to do once it is closed.
+    /// The work left once it is closed.
     pub(crate) fn leave(&mut self) -> Leave {
         if matches!(self.phase, Phase::Asking(_)) {
             return Leave::Wait;

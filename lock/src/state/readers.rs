@@ -31,10 +31,10 @@ pub(crate) struct Open<H> {
     behind: Option<Source>,
 }
 
-/// What was known about waiting writers when a hold began.
+/// Knowledge about waiting writers when a hold began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Nobody waited, and whoever does is heard of over this connection: it was asked for behind the subscription.
+    /// No writer waited, and the next one is heard of over this connection: it was asked for behind the subscription.
     Nobody(Source),
     /// Not whether somebody waits, but whoever does next is heard of.
     Unclear,

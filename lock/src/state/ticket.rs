@@ -108,8 +108,8 @@ pub(crate) struct TicketText {
 /// An id has 57 bytes at most, a grant lease 5, a mark 1, and permits 10; and each of a bar, a plus and a zero.
 const LONGEST_TEXT: usize = 77;
 
-/// What tells a ticket from those of other kinds in the same line: nothing, or a letter, and how many permits it is for if
-/// they are counted.
+/// The suffix that tells a ticket from those of other kinds in the same line: nothing, or a letter, and how many permits it is
+/// for if they are counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
     pub(crate) letter: &'static str,
@@ -128,7 +128,7 @@ struct Sample {
 /// The server's answer to a ticket that is in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
-    /// What is left of the holder's lease.
+    /// The rest of the holder's lease.
     pub(crate) held: Duration,
     /// How many tickets are ahead.
     pub(crate) place: u64,
@@ -141,7 +141,7 @@ pub(crate) struct Placed {
     pub(crate) run: Option<u8>,
 }
 
-/// What the first ticket of a process looks for beside itself: others in line, or also those which the server would not put
+/// Tickets that the first one of a process looks for beside itself: others in line, or also those which the server would not put
 /// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lookout {
@@ -165,7 +165,7 @@ pub(crate) struct Grant {
     pub(crate) source: Source,
 }
 
-/// What is asked of the server.
+/// A question to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// To take over the hold of an owner of another process.
@@ -290,7 +290,7 @@ impl Ticket {
         self.joined
     }
 
-    /// What is asked with it when it is time to look.
+    /// The question to ask with it when it is time to look.
     pub(crate) const fn next_ask(&self) -> Ask {
         if self.joined { Ask::Look } else { Ask::Join }
     }
@@ -405,7 +405,7 @@ impl Ticket {
         self.score.map_or(Rank::NONE, |score| Rank { run, score })
     }
 
-    /// What it looks for beside itself, as the first ticket of its process. A waiter whose future is not polled does not look,
+    /// The others it looks for, as the first ticket of its process. A waiter whose future is not polled does not look,
     /// and does not begin what it is granted.
     pub(crate) fn lookout(&self, now: Instant) -> Option<Lookout> {
         let looks = !self.has_grant() && now < self.look_at + GRANT_LEASE;

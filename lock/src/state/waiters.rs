@@ -38,7 +38,7 @@ struct Entry<H, L, F> {
     head: Option<Waiter<F>>,
     /// The other waiters, first come first served, by ascending places.
     rest: VecDeque<Waiter<F>>,
-    /// What the head has at the server, kept for the next one; of a name with lanes, what they share.
+    /// The head's state at the server, kept for the next one; of a name with lanes, what they share.
     line: L,
     /// The lanes of this name that are held or wanted, if there are any.
     lanes: Option<Box<Lanes>>,
@@ -112,13 +112,13 @@ pub(crate) struct Closed;
 #[must_use = "the waiters are to be woken outside of the lock"]
 pub(crate) struct After<L> {
     wakers: Vec<Waker>,
-    /// What nobody here waits with any more.
+    /// A line that no waiter here needs any more.
     line: Option<L>,
-    /// What the lanes of a name shared, of which this was the last.
+    /// The line that the lanes of a name shared, of which this was the last.
     shared: Option<(Arc<Name>, L)>,
 }
 
-/// What is left when all locking ends.
+/// Leftovers when all locking ends.
 #[derive(Debug)]
 pub(crate) struct Remains<H, L> {
     pub(crate) wakers: Vec<Waker>,
@@ -381,7 +381,7 @@ impl<H: Clone, L: Default, F> Waiters<H, L, F> {
         entry.is_some_and(|entry| !entry.rest.is_empty())
     }
 
-    /// What the waiters of this name have at the server.
+    /// The server's state of the waiters of this name.
     pub(crate) fn line(&mut self, name: &Arc<Name>) -> Option<&mut L> {
         self.entries.get_mut(name).map(|entry| &mut entry.line)
     }

@@ -35,7 +35,7 @@ pub(super) struct Server {
     next_session: AtomicU64,
 }
 
-/// What commands change, whether a client or a script calls them.
+/// The state that commands change, whether a client or a script calls them.
 #[derive(Debug, Default)]
 struct Data {
     keys: Keyspace,

@@ -77,7 +77,7 @@ pub struct Event {
     after: Duration,
 }
 
-/// What happened to a lock.
+/// An event of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum What {
@@ -90,7 +90,7 @@ pub enum What {
 }
 
 impl Event {
-    /// What happened.
+    /// The event.
     #[must_use]
     pub const fn what(&self) -> What {
         self.what

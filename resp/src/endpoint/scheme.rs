@@ -16,7 +16,7 @@ pub struct Scheme {
     pub deployment: Deployment,
 }
 
-/// What the rest of a URL names.
+/// The servers that the rest of a URL names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deployment {
     /// A server, by host and port.
@@ -46,7 +46,7 @@ const NAMES: &[&str] = &[
     "valkeys-sentinel",
 ];
 
-/// What is written by habit, and what is meant.
+/// Schemes that are written by habit, and the ones that are meant.
 const HABITS: &[(&str, &str)] = &[
     ("http", "redis"),
     ("https", "rediss"),

@@ -190,7 +190,7 @@ fn database(text: &str) -> Result<u32, Problem> {
     number(text).ok_or(Problem::Part("the database must be a number"))
 }
 
-/// What to write instead of a scheme that is none.
+/// Advice on a scheme that is none.
 fn scheme_advice(scheme: &str) -> String {
     match meant(scheme) {
         Some(meant) => format!("write {meant}://"),
@@ -201,7 +201,7 @@ fn scheme_advice(scheme: &str) -> String {
     }
 }
 
-/// What is meant by a parameter that is unknown. It says nothing of one that may be the rest of a password.
+/// Advice on a parameter that is unknown. It says nothing of one that may be the rest of a password.
 fn parameter_advice(name: &str) -> &'static str {
     match name.to_ascii_lowercase().as_str() {
         "username" => "write `user`",

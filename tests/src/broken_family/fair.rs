@@ -106,7 +106,7 @@ async fn contend(mut client: Client, key: String, how: &str) {
     let lease = super::LEASE.as_millis().to_string();
     let (ask, release) = (format!("{GRANT}{ASK}"), format!("{GRANT}{RELEASE}"));
     let invoke = |client: &Client| client.recorder.invoke(&key, Mode::Ordered, true, None);
-    // What was taken with the release of the hold before.
+    // The grant that came with the release of the hold before.
     let mut taken = None;
     while !client.is_over() {
         let hold = match taken.take() {

@@ -72,7 +72,7 @@ async fn workload(flaw: Flaw, addr: SocketAddr, dir: &Path) {
     }
     let observers = keys.map(|key| observe(addr, recorder, key, LOOK));
     clients.join_all().await;
-    // What is left is seen for longer than it may be.
+    // Leftovers are seen for longer than they may stay.
     sleep(super::LIMITS.cleanup + Duration::from_millis(50)).await;
     observers.iter().for_each(|observer| observer.abort());
 }
@@ -113,7 +113,7 @@ impl User {
                 continue;
             }
             for (at, part) in parts.iter().enumerate() {
-                // What it does not have has no token.
+                // A lock that it does not have has no token.
                 let token = tokens.get(at).copied().unwrap_or(0);
                 self.client.granted(part.call, &part.hold, token, sent);
             }

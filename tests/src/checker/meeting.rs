@@ -6,7 +6,7 @@ use super::Violation;
 use super::facts::{Facts, violation};
 use crate::history::{Event, What, micros};
 
-/// What happened to one latch. Each is used once.
+/// Events of one latch. Each is used once.
 #[derive(Default)]
 struct Latch<'a> {
     count: u32,
@@ -15,7 +15,7 @@ struct Latch<'a> {
     counted: Vec<&'a Event>,
     awaits: Vec<&'a Event>,
     opened: Vec<&'a Event>,
-    /// What it showed: the time of the question, its answer, and the count.
+    /// Counts that it showed: the time of the question, its answer, and the count.
     shown: Vec<(u64, &'a Event, u32)>,
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Line<'a> {
 struct Waiting<'a> {
     joined: &'a Event,
     score: u64,
-    /// Those who were served although they stood behind it, or in no line at all.
+    /// Tickets that were served although they stood behind it, or in no line at all.
     passed_by: Vec<&'a Event>,
     /// Events each of which lets one of them by.
     excuses: usize,

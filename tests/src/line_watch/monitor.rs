@@ -1,4 +1,4 @@
-//! What `MONITOR` tells.
+//! The lines of `MONITOR`.
 
 /// A command that a server executed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -46,7 +46,7 @@ struct Holder {
     until: u64,
 }
 
-/// What the script that runs has done so far.
+/// Effects of the running script so far.
 #[derive(Default)]
 struct Script {
     /// Whether it uses the lock's own key only: then it knows no line.

@@ -6,7 +6,7 @@ const HOST: &[u8] = b"127.0.0.1";
 /// Number of digits of a port.
 const DIGITS: usize = 5;
 
-/// What stands between address and port: in text, in `CLUSTER SLOTS`, in `INFO`, in `ROLE`.
+/// Separators between address and port: in text, in `CLUSTER SLOTS`, in `INFO`, in `ROLE`.
 const BETWEEN: [&[u8]; 4] = [b":", b"\r\n:", b",port=", b"\r\n$5\r\n"];
 
 /// Replaces the ports that stand behind a loopback address in a frame: `(from, to)`, all of five

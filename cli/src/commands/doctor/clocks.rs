@@ -34,7 +34,7 @@ struct Reading {
     offset: i64,
 }
 
-/// What the readings of one server say.
+/// Conclusions from the readings of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clock {
     /// Of the shortest request.

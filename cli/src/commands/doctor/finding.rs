@@ -1,4 +1,4 @@
-//! What a check found, and the report of all of them. Pure.
+//! Findings of checks, and the report of all of them. Pure.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -17,7 +17,7 @@ pub(crate) enum Level {
     Fault,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) level: Level,
@@ -26,7 +26,7 @@ pub(crate) struct Finding {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<String>,
     pub(crate) what: String,
-    /// What to change.
+    /// The change to make.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fix: Option<String>,
 }

@@ -83,7 +83,7 @@ fn without_expiry(locks: &[Seen], report: &mut Report) {
     }
 }
 
-/// Whose messages must be heard for a line to move on at once.
+/// Places whose messages must be heard for a line to move on at once.
 fn places(locks: &[Seen]) -> BTreeSet<Place> {
     let mut places = BTreeSet::new();
     for seen in locks {

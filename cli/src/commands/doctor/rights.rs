@@ -27,7 +27,7 @@ const COMMON: &[&str] = &[
     "subscribe",
     "unsubscribe",
 ];
-/// What the map of a cluster takes.
+/// Commands for the map of a cluster.
 const CLUSTER: &[(&str, &[&str])] = &[
     ("+cluster|slots", &["CLUSTER", "SLOTS"]),
     ("+pubsub|shardnumsub", &["PUBSUB", "SHARDNUMSUB"]),
@@ -35,7 +35,7 @@ const CLUSTER: &[(&str, &[&str])] = &[
 ];
 /// The name that the rights are asked for, behind the namespace.
 const PROBE: &str = "leasehold-doctor";
-/// Nobody listens to its channel.
+/// A client that does not exist: its channel has no listener.
 pub(super) const CLIENT: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Called without keys: one that this user has no right to would be refused.
@@ -160,7 +160,7 @@ fn questions(looker: &Looker, needs: &Needs) -> Vec<Question> {
     all
 }
 
-/// What takes no key: scripts, messages, and the map of a cluster.
+/// Checks of rights without a key: scripts, messages, and the map of a cluster.
 fn of_connections(looker: &Looker, needs: &Needs) -> Vec<Question> {
     let sharded = looker.client.channels() == Channels::Sharded;
     let channel = needs.channel(&looker.prefixed_probe(), sharded);

@@ -53,7 +53,7 @@ enum Persistence {
     Always,
 }
 
-/// What a server says of itself.
+/// A server's replies about itself.
 struct Facts {
     info: String,
     fsync: Option<String>,
@@ -260,7 +260,7 @@ async fn slow(looker: &Looker, args: &Args, context: &Context<'_>) -> Option<Str
         .map(ToString::to_string)
 }
 
-/// What the chosen mode promises, as the README's table has it.
+/// The promise of the chosen mode, as the README's table has it.
 fn promise(looker: &Looker, args: &Args, persistence: Option<Persistence>, report: &mut Report) {
     let one_holder = if args.replicated {
         "one holder at a time, also across a failover, a partition or a restart without data, as long as one thing fails at a time \

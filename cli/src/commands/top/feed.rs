@@ -9,12 +9,12 @@ use crate::look::processes::Processes;
 use crate::look::seen::Seen;
 use crate::look::survey::{Wanted, in_use};
 
-/// What one look found.
+/// The result of one look.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) locks: Vec<Seen>,
     pub(super) processes: Processes,
-    /// What could not be asked.
+    /// Servers that could not be asked.
     pub(super) failures: Vec<String>,
     /// No server answered.
     pub(super) is_blind: bool,

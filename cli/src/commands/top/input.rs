@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use tokio::sync::mpsc;
 
-/// What comes from outside.
+/// Input from outside.
 #[derive(Debug)]
 pub(super) enum Input {
     Key(KeyEvent),

@@ -286,7 +286,7 @@ fn client(number: u64) -> String {
     format!("5f0c6d{number:02x}-0000-4000-8000-000000000000")
 }
 
-/// What `doctor` finds at a server that serves a cache as well.
+/// Findings of `doctor` at a server that serves a cache as well.
 fn report() -> Report {
     let node = "redis.example:6379";
     let mut report = Report::default();

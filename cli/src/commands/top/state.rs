@@ -1,4 +1,4 @@
-//! What the screen shows: a state machine of looks and keys. Pure.
+//! Contents of the screen: a state machine of looks and keys. Pure.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(super) enum Column {
     Oldest,
 }
 
-/// What a key asks for beyond the screen.
+/// Effects of a key beyond the screen.
 #[derive(Debug)]
 pub(super) enum Act {
     None,
@@ -31,7 +31,7 @@ pub(super) enum Act {
     Break(Box<Seen>),
 }
 
-/// What keys mean at the moment.
+/// The present meaning of keys.
 #[derive(Debug)]
 pub(super) enum Mode {
     Browse,
@@ -116,7 +116,7 @@ impl State {
             return;
         }
         if snapshot.is_blind {
-            // What was there is shown, with its age, until they answer again.
+            // The earlier locks are shown, with their age, until they answer again.
             self.failures = snapshot.failures;
             return;
         }

@@ -46,7 +46,7 @@ pub(super) async fn read(
     Ok(seen)
 }
 
-/// What is at the key itself.
+/// Contents of the key itself.
 #[derive(Debug, Default)]
 struct Found {
     fields: Option<Fields>,
@@ -96,7 +96,7 @@ impl Hints {
     }
 }
 
-/// What is asked for in the second round, and by whom.
+/// Questions of the second round, and who asks each.
 struct Plan {
     commands: Vec<Command>,
     steps: Vec<Step>,

@@ -33,7 +33,7 @@ struct Agent {
     /// The index of its node.
     index: usize,
     node: Arc<Node>,
-    /// What its requests may have left at the node.
+    /// Leftovers that its requests may have at the node.
     left: Left,
     /// When the latest lease there began, at the latest.
     since: Instant,
@@ -247,7 +247,7 @@ impl Agent {
             ticket: None,
             counter_ttl: hold.core.config.interop.counter_ttl(hold.terms.lease),
             channels: client.channels(),
-            // Who waits at this node listens there.
+            // Waiters at this node listen there.
             redisson: Some(Announced::IfFree),
         };
         let (call, alone) = ((NODE.release)(&end), (NODE.release_single_key)(&end));

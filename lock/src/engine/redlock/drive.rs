@@ -122,7 +122,7 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
     let mut failing_since = None;
     let mut way = Way::AtOnce;
     loop {
-        // What is free from here on is heard.
+        // Releases from here on are heard.
         let heard = Arc::clone(&ears.heard);
         let mut heard = pin!(heard.notified());
         heard.as_mut().enable();
@@ -208,7 +208,7 @@ impl Ears {
                     SubscriptionEvent::Subscribed if is_first.swap(false, Ordering::Relaxed) => {
                         confirmed.fetch_add(1, Ordering::Relaxed);
                     }
-                    // What was told in between was not heard.
+                    // Messages in between were missed.
                     SubscriptionEvent::Message(_) | SubscriptionEvent::Subscribed => {
                         heard.notify_waiters();
                     }

@@ -108,7 +108,7 @@ impl QuorumHold {
     /// Makes the change that an answer means, and tells who waits for answers.
     pub(super) fn answered(&self, change: impl FnOnce(&mut State)) {
         change(&mut lock(&self.state));
-        // What that change has ended ends now.
+        // Guards that this change has ended learn of it now.
         self.check();
         self.answered.notify_waiters();
     }
@@ -118,7 +118,7 @@ impl QuorumHold {
         self.answered.notified()
     }
 
-    /// What `then` makes of the answers.
+    /// Runs `then` on the answers.
     pub(super) fn state<R>(&self, then: impl FnOnce(&mut State) -> R) -> R {
         then(&mut lock(&self.state))
     }
@@ -212,7 +212,7 @@ impl QuorumHold {
         self.core.telemetry.ended(self.subject(), reason, false);
     }
 
-    /// What observers are told of.
+    /// The hold as observers are told of it.
     pub(super) const fn subject(&self) -> Subject<'_> {
         Subject {
             name: &self.name,

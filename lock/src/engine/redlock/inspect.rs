@@ -10,7 +10,7 @@ use crate::protocol::mutex::{inspect_all, read_inspect_all};
 use crate::state::inspection::Inspection;
 use crate::state::names::Name;
 
-/// What each node tells, in their order.
+/// The answers of the nodes, in their order.
 pub(crate) async fn inspect(core: &Core, name: &Name) -> Vec<Result<Inspection, Error>> {
     let mut questions = Vec::new();
     for node in &core.nodes {

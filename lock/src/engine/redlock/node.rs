@@ -63,7 +63,7 @@ pub(super) struct Grant {
     pub(super) counter: u64,
 }
 
-/// What requests may have left at a node.
+/// Leftovers that requests may have at a node.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// Whether it granted the hold.

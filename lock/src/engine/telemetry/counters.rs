@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, KINDS, LostReason, REASONS};
 use crate::observer::{GaveUpReason, Way};
 use crate::stats::Stats;
 
-/// What happened so far. Gauges are differences, so that a lock that is taken and released costs three additions.
+/// Counts of events so far. Gauges are differences, so that a lock that is taken and released costs three additions.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     begun: AtomicU64,

@@ -1,4 +1,4 @@
-//! What observers know of one hold: from the grant they were told to its end, each once.
+//! The life of one hold as observers know it: from the grant they were told to its end, each once.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};

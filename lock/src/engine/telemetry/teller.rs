@@ -22,7 +22,7 @@ pub(super) struct OfHold {
     pub(super) what: What,
 }
 
-/// What happened to it.
+/// The event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
     Renewed { lease: Duration, late: Duration },

@@ -41,8 +41,8 @@ impl Leaders {
         }
     }
 
-    /// Who leads, at the first call; then waits for each change of that: another leader, another value of the same, or `None` while
-    /// nobody leads.
+    /// The leader, at the first call; then waits for each change of that: another leader, another value of the same, or `None`
+    /// while nobody leads.
     ///
     /// # Errors
     ///

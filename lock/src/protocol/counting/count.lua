@@ -10,7 +10,7 @@
 -- ARGV[4]  how grants are published: P, S or C, see the grant step
 -- ARGV[5]  with Redisson: its channel for releases; '' without
 --
--- Nobody owns a permit once it is taken, so what a holder that crashed had is gone. Until then, from its grant to its
+-- A permit has no owner once it is taken, so what a holder that crashed had is gone. Until then, from its grant to its
 -- confirmation, it is reserved, and comes back when that takes too long.
 
 local call, pcall = redis.call, redis.pcall
@@ -32,7 +32,7 @@ for _, member in ipairs(expired) do
   free = free + tonumber(string.match(member, '=(%d+)$') or 0)
 end
 
--- What a hold or a ticket says: client, number, grant lease, permits, and the hold.
+-- The parts of a hold or a ticket: client, number, grant lease, permits, and the hold.
 local function identify(text)
   local client, number, lease, permits = string.match(text, '^(.+):(%d+)|?(%d*)%+?p?(%d*)$')
   if not client then

@@ -26,7 +26,7 @@
 -- A failing command does not undo the writes before it: everything that can fail (WRONGTYPE, a strange counter) comes before
 -- the first write.
 --
--- What an uncontended acquire needs comes first: every function that is made before it costs time, and so does every argument.
+-- The code of an uncontended acquire comes first: every function that is made before it costs time, and so does every argument.
 
 local call = redis.call
 local ttl = call('PTTL', KEYS[1])

@@ -9,7 +9,7 @@
 -- each followed by its count; the counter, '' if there is none; an array of the first tickets and fences, each followed by its
 -- score; how many wait; an array of the first 100 of the queue.
 --
--- What is wrong with any other key, or may not be read, counts as empty: the holder is what is asked for.
+-- Any other key of another type, or that may not be read, counts as empty: the question is for the holder.
 
 local refused = foreign_data()
 if refused then

@@ -16,13 +16,13 @@
 --
 -- May be repeated: the second time finds nothing and changes nothing.
 --
--- Who takes a ticket back may have been told that the lock is free: then the next one is.
+-- A process that takes a ticket back may have been told that the lock is free: then the next one is told.
 --
 -- Nothing that goes wrong with the line or a message may hide that the hold is gone: all of that goes through pcall.
 -- Waiters who miss it look again by themselves. So does EXISTS: a source of a migrating slot answers for a key that is gone
 -- that it is not local.
 --
--- What a release with nobody in line needs comes first: every function that is made before it costs time, and so does every
+-- The code of a release with nobody in line comes first: every function that is made before it costs time, and so does every
 -- argument, of which the last ones may be left out.
 
 if ARGV[4] and not KEYS[4] then

@@ -8,7 +8,7 @@
 -- each followed by its count; the counter, '' if there is none; an array of the first 100 tickets, each followed by its score;
 -- how many tickets there are.
 --
--- What is wrong with the counter or the line, or may not be read, counts as empty: the holder is what is asked for.
+-- A counter or a line of another type, or that may not be read, counts as empty: the question is for the holder.
 
 local refused = foreign_data()
 if refused then

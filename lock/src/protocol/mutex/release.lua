@@ -21,7 +21,7 @@
 -- Waiters who miss it look again by themselves. So does EXISTS: a source of a migrating slot answers for a key that is gone
 -- that it is not local.
 --
--- What a release with nobody in line needs comes first: every function that is made before it costs time, and so does every
+-- The code of a release with nobody in line comes first: every function that is made before it costs time, and so does every
 -- argument, of which the last ones may be left out.
 
 if ARGV[4] and ARGV[4] ~= '' then

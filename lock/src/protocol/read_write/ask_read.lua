@@ -29,7 +29,7 @@
 -- A failing command does not undo the writes before it: everything that can fail comes before the first write, and the
 -- timeout key before the field, which counts only with it.
 --
--- What an uncontended acquire needs comes first: every function that is made before it costs time.
+-- The code of an uncontended acquire comes first: every function that is made before it costs time.
 
 local reads = true
 local call = redis.call

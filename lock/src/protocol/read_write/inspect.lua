@@ -8,7 +8,7 @@
 -- holders, each followed by its count and by the milliseconds that are left of its own lease, -2 for a reader that is gone; the
 -- counter, '' if there is none; an array of the first 100 tickets, each followed by its score; how many tickets there are.
 --
--- What is wrong with the counter or the line, or may not be read, counts as empty: the holders are what is asked for.
+-- A counter or a line of another type, or that may not be read, counts as empty: the question is for the holders.
 
 local refused = foreign_data()
 if refused then

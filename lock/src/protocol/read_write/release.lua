@@ -27,7 +27,7 @@
 -- Nothing that goes wrong with the line or a message may hide that the hold is gone: all of that goes through pcall.
 -- Waiters who miss it look again by themselves.
 --
--- What a release with nobody in line needs comes first: every function that is made before it costs time.
+-- The code of a release with nobody in line comes first: every function that is made before it costs time.
 
 local call = redis.call
 if ARGV[4] and ARGV[4] ~= '' then

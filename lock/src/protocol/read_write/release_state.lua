@@ -1,4 +1,4 @@
--- What is known of a lock after a hold was taken from it.
+-- The state of a lock after a hold was taken from it.
 
 local ttl, mode = -2, nil
 if not is_free then

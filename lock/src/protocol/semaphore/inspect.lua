@@ -6,7 +6,7 @@
 -- Reply, an array: the time in milliseconds; an array of the first 1000 permits that live, by their expiry, each followed by
 -- that; an array of the first 100 tickets, each followed by its score; how many tickets there are.
 --
--- What is wrong with the line, or may not be read, counts as empty: the holders are what is asked for.
+-- A line of another type, or that may not be read, counts as empty: the question is for the holders.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

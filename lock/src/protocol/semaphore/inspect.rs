@@ -1,4 +1,4 @@
-//! Who holds permits of a semaphore, and who waits for some.
+//! Inspection of a semaphore: the holders of permits, and the waiters.
 
 use std::sync::LazyLock;
 use std::time::Duration;

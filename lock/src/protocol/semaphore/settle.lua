@@ -50,7 +50,7 @@ local expired = taken > 0 and call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now) or 
 taken = taken - expired
 free = settled and capacity - taken or (free or 0) + expired
 
--- What a hold or a ticket says: client, number, grant lease, permits, the 12 bytes that its permits begin with, and whether it
+-- The parts of a hold or a ticket: client, number, grant lease, permits, the 12 bytes that its permits begin with, and whether it
 -- polls, as a leading zero of the grant lease says.
 local function identify(text)
   local client, a, b, number, lease, permits =

@@ -16,7 +16,7 @@ local function join(ticket, score, ttl)
   local now = time[1] * 1000000 + time[2]
   if not score then
     local last = redis.call('ZREVRANGE', KEYS[3], 0, 0, 'WITHSCORES')[2]
-    -- Those who wait already have found a lock there.
+    -- Tickets that are in line already have found a lock there.
     local refused = not last and foreign_data()
     if refused then
       return refused

@@ -3,7 +3,7 @@ use crate::options::Replicas;
 use crate::state::jitter::Jitter;
 
 const LEASE: Duration = ms(1_000);
-/// What is trusted of it.
+/// The part of it that is trusted.
 const TRUSTED: Duration = ms(988);
 
 const fn ms(n: u64) -> Duration {

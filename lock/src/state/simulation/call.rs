@@ -107,7 +107,7 @@ pub(super) enum Message {
     Released,
 }
 
-/// What the checks want to know of.
+/// Events that the checks record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note {
     /// The first and the last of a block.

@@ -1,4 +1,4 @@
-//! What must hold in every run, and its figures.
+//! Conditions that hold in every run, and its figures.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
@@ -42,7 +42,7 @@ pub(super) struct Checks {
     longest_free: Micros,
 }
 
-/// What Redisson's client does.
+/// Actions of Redisson's client.
 #[derive(Debug, Default)]
 pub(super) struct Java {
     pub(super) waits: bool,

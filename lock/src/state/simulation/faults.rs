@@ -1,4 +1,4 @@
-//! What goes wrong by itself: crashes, stops, broken connections, failovers, clocks, slots that move.
+//! Faults: crashes, stops, broken connections, failovers, clocks, slots that move.
 
 use std::rc::Rc;
 

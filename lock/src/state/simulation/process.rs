@@ -75,7 +75,7 @@ pub(super) struct Hold {
     pub(super) state: RefCell<HoldState>,
 }
 
-/// What the waiters of a process have at the server.
+/// The waiters of a process as the server has them.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) standing: Option<Standing>,
@@ -202,7 +202,7 @@ impl Process {
         self.highest.set(self.highest.get().max(token));
     }
 
-    /// What `then` makes of the line, if the lock is held or wanted here.
+    /// Runs `then` on the line, if the lock is held or wanted here.
     pub(super) fn with_line<R>(&self, then: impl FnOnce(&mut Line) -> R) -> Option<R> {
         self.waiters.borrow_mut().line(&self.world.name).map(then)
     }

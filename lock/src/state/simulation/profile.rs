@@ -1,4 +1,4 @@
-//! What goes wrong in one run, and what is broken in it on purpose.
+//! The faults of one run, and the parts that are broken in it on purpose.
 
 use super::random::Random;
 

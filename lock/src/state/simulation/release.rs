@@ -141,7 +141,7 @@ fn pass_on(process: &Process, hold: &Hold) -> bool {
     is_passed
 }
 
-/// What an attempt may have left is removed.
+/// Removes what an attempt may have left.
 pub(super) fn withdraw(process: &Rc<Process>, withdrawn: Withdrawn, unanswered: Unanswered) {
     if process.alive.get() {
         submit_end(process, withdrawn, redisson(process), unanswered);

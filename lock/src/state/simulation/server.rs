@@ -50,7 +50,7 @@ pub(super) struct Server {
     /// States after each of the last writes.
     history: VecDeque<(u64, Data)>,
     pub(super) writes: u64,
-    /// What replicas have for certain.
+    /// The state that replicas have for certain.
     pub(super) acknowledged: u64,
     /// Messages by connection; that of Redisson's clients is 0.
     pub(super) outbox: Vec<(u64, Message)>,

@@ -447,7 +447,7 @@ fn a_ticket_rests_while_one_ahead_of_it_looks_for_both() {
     granted.granted(grant(T, now, here()));
     assert_eq!(granted.lookout(at), None);
 
-    // What concerns it alone it looks for itself.
+    // It looks for itself at what concerns it alone.
     assert!(!ticket(now).rest(ahead, at), "it is not in line yet");
     let concerned: [fn(&mut Ticket, Instant); 4] = [
         |ticket, at| ticket.look_now(at),

@@ -20,7 +20,7 @@ pub(super) struct Messages {
 /// A name, and whether it is one of `SSUBSCRIBE`.
 type Channel = (bool, Vec<u8>);
 
-/// What a connection has not read yet.
+/// Messages that a connection has not read yet.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     /// Whether it has said `HELLO 3`.

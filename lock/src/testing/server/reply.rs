@@ -20,7 +20,7 @@ pub(super) enum Reply {
     Error(String),
 }
 
-/// What a command returns; the error is its text.
+/// The result of a command; the error is its text.
 pub(super) type Outcome = Result<Reply, String>;
 
 impl Reply {

@@ -1,4 +1,4 @@
-//! What a task holds, of whichever kind.
+//! The hold of a task, of whichever kind.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ enum Way {
     Cancel(Duration),
 }
 
-/// What is asked for: a key and its mode for each claim.
+/// The request: a key and its mode for each claim.
 type Claims = Vec<(&'static str, Mode)>;
 
 /// Something that was asked for, with the numbers of the calls and the names of the holds.
@@ -49,7 +49,7 @@ struct Holding {
     until: u64,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 enum Taken {
     Yes(Held),
     No,

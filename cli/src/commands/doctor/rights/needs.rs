@@ -1,4 +1,4 @@
-//! What each primitive takes of the rights of a user: the commands that its scripts run, and the keys that they run them at.
+//! The rights that each primitive needs: the commands that its scripts run, and the keys that they run them at.
 
 use clap::ValueEnum;
 
@@ -29,7 +29,7 @@ pub(super) enum Derived {
     Suffixed,
 }
 
-/// What a primitive takes.
+/// The rights that a primitive needs.
 pub(super) struct Needs {
     pub(super) keys: &'static [Derived],
     /// Where grants are announced; the channel of the client if it is `None`.
@@ -216,7 +216,7 @@ const BARRIER: Needs = Needs {
     ],
 };
 
-/// What stands behind the key in a command that is asked for, and never run.
+/// Arguments behind the key in a command that is asked for, and never run.
 pub(super) fn rest(command: &str) -> &'static [&'static str] {
     match command {
         "pexpire" => &["1000"],
