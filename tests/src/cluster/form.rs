@@ -150,13 +150,11 @@ impl ClusterBuilder {
         for index in 0..self.masters * self.replicas {
             let replica = &nodes[self.masters + index].server;
             let master = nodes[index % self.masters].id.clone();
-            let mut raw = replica.raw().await;
             until("the replica knows its master", async || {
-                let reply = raw.cmd(&["CLUSTER", "REPLICATE", &master]).await;
-                if reply.is_ok() {
-                    Ok(())
-                } else {
-                    Err(format!("{reply:?}"))
+                let command = ["CLUSTER", "REPLICATE", &master];
+                match replica.raw().await.try_cmd(&command).await {
+                    Ok(reply) if reply.is_ok() => Ok(()),
+                    outcome => Err(format!("{outcome:?}")),
                 }
             })
             .await;

@@ -466,7 +466,7 @@ async fn a_replica_takes_no_locks() {
     let (master, replica) = (Server::start().await, Server::start().await);
     let mut raw = replica.raw().await;
     let locks = Locks::builder(replica.url())
-        .command_timeout(ms(300))
+        .command_timeout(ms(1_500))
         .connect()
         .await
         .unwrap();

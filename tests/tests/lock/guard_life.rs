@@ -47,7 +47,7 @@ async fn release_says_whether_it_was_held_until_now() {
     raw.cmd(&["FLUSHALL"]).await;
     assert_eq!(guard.release().await.unwrap(), Release::AlreadyGone);
 
-    let guard = locks.mutex("a").lock().lease(ms(30)).await.unwrap();
+    let guard = locks.mutex("a").lock().lease(ms(500)).await.unwrap();
     guard.lost().await;
     until("the server's own expiry", async || {
         !exists(&mut raw, "a").await

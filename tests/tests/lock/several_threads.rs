@@ -7,14 +7,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use leasehold::{Backoff, Locks, Owner};
-use leasehold_testkit::Server;
+use leasehold_testkit::{Server, wait};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
-use crate::support::{connect, locks, ms, within};
+use crate::support::{connect, leased, ms};
 
 const TASKS: usize = 32;
-/// Of all tasks. A turn that is lost costs a lease of 30 s, which is more than the tests wait.
+/// Upper bound on all turns of a kind. A turn that is lost costs a lease, which is twice as long.
+const BOUND: Duration = Duration::from_secs(60);
+/// Of all tasks.
 const TURNS: usize = 2_000;
 /// The same where most turns are passed on inside the process.
 const PASSED: usize = 30_000;
@@ -92,7 +94,7 @@ fn turns(kind: &'static str, locks: &Locks, until: usize) -> (JoinSet<()>, Arc<A
 fn no_turn_is_lost() {
     threads().block_on(async {
         let server = Server::start().await;
-        let locks = locks(&server).await;
+        let locks = leased(server.url(), BOUND * 2).await;
         for (kind, count) in [
             ("mutex", PASSED),
             ("mutex, with tries and timeouts", PASSED),
@@ -105,7 +107,7 @@ fn no_turn_is_lost() {
             ("several", TURNS),
         ] {
             let (tasks, _) = turns(kind, &locks, count);
-            within(kind, tasks.join_all()).await;
+            wait::within(BOUND, kind, tasks.join_all()).await;
         }
         locks.shutdown().await.expect("an answer");
     });
@@ -131,7 +133,6 @@ fn a_runtime_that_ends_meanwhile_waits_for_nobody() {
             drop(runtime);
             ended.send(()).expect("somebody waits");
         });
-        let bound = Duration::from_secs(20);
-        assert!(end.recv_timeout(bound).is_ok(), "round {round} goes on");
+        assert!(end.recv_timeout(BOUND).is_ok(), "round {round} goes on");
     }
 }
