@@ -234,7 +234,8 @@ impl FakeRedlock {
     }
 
     /// The next call at the node with this number ends with an error of this kind, and does nothing: taking, releasing or
-    /// inspecting. Taking a lock fails if a majority fails; a release is finished in the background.
+    /// inspecting. Taking a lock fails if a majority fails; a release is finished in the background. That of a guard which was just
+    /// dropped is such a call, too: await [`release`](crate::RedlockGuard::release) before.
     ///
     /// ```
     /// # use leasehold::ErrorKind;
@@ -243,7 +244,7 @@ impl FakeRedlock {
     /// # let fake = leasehold::testing::FakeRedlock::new(3);
     /// # let red = fake.redlock().await?;
     /// fake.fail_next(0, ErrorKind::Denied);
-    /// assert!(red.mutex("order:42").lock().await.is_ok());
+    /// red.mutex("order:42").lock().await?.release().await?;
     ///
     /// fake.fail_next(0, ErrorKind::Denied);
     /// fake.fail_next(1, ErrorKind::Denied);
