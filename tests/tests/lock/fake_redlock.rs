@@ -110,7 +110,7 @@ async fn servers_and_the_fake_behave_alike() {
 }
 
 async fn holders_exclude_each_other(nodes: &Nodes) {
-    let (ours, theirs) = (nodes.red(secs(10)).await, nodes.red(secs(10)).await);
+    let (ours, theirs) = (nodes.red(secs(30)).await, nodes.red(secs(30)).await);
     let first = within("the lock", ours.mutex("a").lock().fenced().into_future()).await;
     let first = first.unwrap();
     assert!(theirs.mutex("a").try_lock().await.unwrap().is_none());
@@ -133,7 +133,7 @@ async fn holders_exclude_each_other(nodes: &Nodes) {
 }
 
 async fn minorities_are_no_obstacle(nodes: &Nodes) {
-    let red = nodes.red(secs(10)).await;
+    let red = nodes.red(secs(30)).await;
     let theirs = nodes.hold("b", &[1]).await;
     let guard = taken(&red, "b").await;
     all_have(&red, "b", 3).await;
@@ -144,7 +144,7 @@ async fn minorities_are_no_obstacle(nodes: &Nodes) {
 }
 
 async fn majorities_are(nodes: &Nodes) {
-    let red = nodes.red(secs(10)).await;
+    let red = nodes.red(secs(30)).await;
     let theirs = nodes.hold("c", &[0, 2]).await;
     assert!(red.mutex("c").try_lock().await.unwrap().is_none());
     // What the third one granted is given back.
@@ -157,7 +157,7 @@ async fn majorities_are(nodes: &Nodes) {
 }
 
 async fn a_node_may_be_away_or_forget(nodes: &Nodes) {
-    let lease = ms(1_500);
+    let lease = ms(3_000);
     let red = nodes.red(lease).await;
     let guard = taken(&red, "d").await;
     all_have(&red, "d", 3).await;

@@ -12,7 +12,8 @@ use crate::redlock::{having, over, servers, taken};
 use crate::support::within;
 use crate::support::{exists, ms, pttl, until};
 
-const LEASE: Duration = Duration::from_secs(10);
+/// A node may take a twentieth of it for an answer.
+const LEASE: Duration = Duration::from_secs(30);
 
 fn key(red: &Redlock) -> String {
     format!("lockp:{}", red.client_id())
@@ -38,7 +39,10 @@ async fn a_holder_at_any_node_leads_to_its_process() {
     let servers = servers(3).await;
     let before = SystemTime::now() - ms(1);
     let urls = servers.iter().map(Server::url);
-    let ours = Redlock::builder(urls).durable().namespace("shop");
+    let ours = Redlock::builder(urls)
+        .durable()
+        .lease(LEASE)
+        .namespace("shop");
     let ours = ours
         .application("billing", "1.2")
         .metadata("job", "nightly")
@@ -112,7 +116,7 @@ async fn scripts(server: &Server) -> i64 {
 #[tokio::test]
 async fn an_entry_that_a_node_lost_is_written_again_with_the_next_renewal() {
     let servers = servers(3).await;
-    let red = over(&servers, ms(1_500)).await;
+    let red = over(&servers, ms(3_000)).await;
     let guard = taken(&red, "a").await;
     is_registered(&servers, &red).await;
     servers[0].restart().await;
@@ -142,10 +146,10 @@ async fn without_the_right_to_it_nothing_else_is_missing() {
         raw.cmd(&["ACL", "LOG", "RESET"]).await;
         urls.push(format!("redis://blind:secret@{}", server.addr()));
     }
-    let builder = Redlock::builder(urls).namespace("shop").lease(ms(900));
+    let builder = Redlock::builder(urls).namespace("shop").lease(ms(3_000));
     let red = builder.durable().connect().await.unwrap();
     let guard = taken(&red, "a").await;
-    tokio::time::sleep(ms(2_000)).await;
+    tokio::time::sleep(ms(4_000)).await;
     assert!(guard.is_held(), "renewed");
     guard.release().await.unwrap();
     drop(taken(&red, "b").await);
