@@ -98,6 +98,23 @@ const CASES: &[Case] = &[
 ];
 
 #[tokio::test]
+async fn a_thread_that_cannot_be_started_is_told() {
+    let server = Server::start().await;
+    // Of no size that there is.
+    let mut run = leasehold(&server);
+    run.env("RUST_MIN_STACK", (1_u64 << 60).to_string());
+    let run = run.args(["run", "k", "--", "echo", "began"]);
+    let ran = ended(run.spawn().expect("it starts")).await;
+    assert_eq!(code(&ran), 71, "{}", stderr(&ran));
+    assert!(
+        stderr(&ran).contains("the thread that renews"),
+        "{}",
+        stderr(&ran)
+    );
+    assert_eq!(stdout(&ran), "");
+}
+
+#[tokio::test]
 async fn the_exit_code_is_the_commands_or_says_what_failed() {
     let server = Server::start().await;
     let mut raw = server.raw().await;

@@ -67,7 +67,9 @@ fn spawn(registry: Arc<Registry>, target: Target) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    std::thread::Builder::new()
+    let runtime = Arc::new(runtime);
+    let ours = Arc::clone(&runtime);
+    let spawned = std::thread::Builder::new()
         .name("leasehold-keeper".into())
         .spawn(move || {
             let mut worker = Worker::new(target);
@@ -78,8 +80,12 @@ fn spawn(registry: Arc<Registry>, target: Target) -> io::Result<()> {
                 // The answer that was being settled is lost: its holds are renewed again.
                 registry.work.look_at_all(false);
             }
-        })?;
-    Ok(())
+        });
+    // Without a thread it ends here, in a task of the user, where a runtime that is dropped panics.
+    if let Some(runtime) = Arc::into_inner(ours) {
+        runtime.shutdown_background();
+    }
+    spawned.map(drop)
 }
 
 /// The state that survives a panic in a part of the work.
