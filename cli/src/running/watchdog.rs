@@ -401,6 +401,7 @@ fn receive_waiting(socket: &mut UnixStream, lines: &mut Lines) -> bool {
         match socket.read(&mut bytes) {
             Ok(0) => return false,
             Ok(count) => lines.push(&bytes[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
         }
     }

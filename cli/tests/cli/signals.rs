@@ -125,7 +125,7 @@ async fn a_command_that_is_stopped_keeps_its_lock_and_that_is_said() {
     let server = Server::start().await;
     let beats = Beats::new();
     let mut run = leasehold(&server);
-    run.args(["run", "--lease", "1s", "k"]);
+    run.args(["run", "--lease", "2s", "k"]);
     beating(&mut run, &beats, "");
     let run = run.spawn().expect("it starts");
     beats.began().await;
@@ -133,7 +133,7 @@ async fn a_command_that_is_stopped_keeps_its_lock_and_that_is_said() {
     let command = children_of(watchdog)[0];
     freeze(command);
     // Longer than its lease.
-    tokio::time::sleep(ms(1_500)).await;
+    tokio::time::sleep(ms(2_500)).await;
     assert_eq!(server.raw().await.cmd(&["EXISTS", "k"]).await.int(), 1);
     thaw(command);
     let before = beats.last();
