@@ -108,11 +108,11 @@ async fn a_server_that_restarted_and_forgot_a_lock_is_noticed_at_once() {
 async fn nothing_is_renewed_after_its_release() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let locks = short_locks(&server, ms(150)).await;
-    for n in 0..40 {
+    let locks = short_locks(&server, ms(600)).await;
+    for n in 0..20 {
         let guard = locks.mutex("a").lock().await.unwrap();
         // Up to and around the moment of a renewal.
-        tokio::time::sleep(ms(30 + n)).await;
+        tokio::time::sleep(ms(170 + 3 * n)).await;
         guard.release().await.unwrap();
         raw.cmd(&["CONFIG", "RESETSTAT"]).await;
         assert!(!exists(&mut raw, "a").await);
@@ -121,12 +121,12 @@ async fn nothing_is_renewed_after_its_release() {
     for n in 0..50 {
         guards.push(locks.mutex(format!("n{n}")).lock().await.unwrap());
     }
-    tokio::time::sleep(ms(70)).await;
+    tokio::time::sleep(ms(230)).await;
     for guard in guards {
         guard.release().await.unwrap();
     }
     raw.cmd(&["CONFIG", "RESETSTAT"]).await;
-    tokio::time::sleep(ms(400)).await;
+    tokio::time::sleep(ms(700)).await;
     assert_eq!(scripts_run(&mut raw).await, 0);
     assert!(!exists(&mut raw, "a").await);
 }
