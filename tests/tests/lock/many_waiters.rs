@@ -1,5 +1,6 @@
 //! A thousand waiters of one process cost the server what one does, whatever they wait for.
 
+use std::fmt::Debug;
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
@@ -25,12 +26,9 @@ struct Clients {
 }
 
 /// The future of a wait that is not to end.
-fn waits<T>(acquire: impl IntoFuture<Output = T, IntoFuture: Send + 'static>) -> Wait {
+fn waits<T: Debug>(acquire: impl IntoFuture<Output = T, IntoFuture: Send + 'static>) -> Wait {
     let acquire = acquire.into_future();
-    Box::pin(async move {
-        drop(acquire.await);
-        panic!("the wait ended");
-    })
+    Box::pin(async move { panic!("the wait ended: {:?}", acquire.await) })
 }
 
 /// A wait for what another process has.
