@@ -11,7 +11,7 @@ use crate::support::{until, within};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// Of what is renewed while its connections are cut.
-const RENEWED: Duration = ms(1_500);
+const RENEWED: Duration = Duration::from_secs(3);
 /// Bytes of the longest reply to a renewal.
 const RENEWAL: u64 = 12;
 
