@@ -76,6 +76,15 @@ impl Scenario {
         clients.into_iter().collect()
     }
 
+    /// Whether somebody listens or publishes in shards.
+    pub(super) fn uses_shards(&self) -> bool {
+        let mut commands = self.steps.iter().flat_map(|step| &step.commands);
+        commands.any(|command| {
+            let text = command.cmd.as_deref().unwrap_or_default();
+            text.starts_with("SSUBSCRIBE") || command.argv.iter().any(|arg| arg == "SPUBLISH")
+        })
+    }
+
     /// The servers in it; one without a name if there is only one.
     pub(super) fn servers(&self) -> Vec<String> {
         let commands = self.steps.iter().flat_map(|step| &step.commands);

@@ -25,6 +25,15 @@ impl Servers {
         Self::Single(servers)
     }
 
+    /// Whether they know the sharded channels of the recording, if it has some.
+    pub(super) async fn have_channels_of(&self, scenario: &Scenario) -> bool {
+        let server = match self {
+            Self::Cluster(cluster) => cluster.node(0),
+            Self::Single(servers) => &servers[0],
+        };
+        !scenario.uses_shards() || server.knows("SPUBLISH").await
+    }
+
     /// The slots of the cluster in the recording were elsewhere.
     pub(super) async fn find(&self, command: &mut Command) {
         let text = command.cmd.as_deref().unwrap_or_default();
