@@ -99,11 +99,13 @@ async fn an_outage_that_lasts_costs_about_a_question_a_second() {
             tokio::spawn(async move { take(&client, &key, "me", soon()).await })
         })
         .collect();
-    // Quickly at first.
+    // Quickly at first: at the later pace they would take five seconds.
+    let since = Instant::now();
     until("ten questions", async || {
         map_questions(&cluster, &[1, 2]).await >= 10
     })
     .await;
+    assert!(since.elapsed() < Duration::from_secs(4));
     tokio::time::sleep(Duration::from_secs(10)).await;
     let before = map_questions(&cluster, &[1, 2]).await;
     let since = Instant::now();

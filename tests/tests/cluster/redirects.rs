@@ -1,9 +1,10 @@
 //! Redirects of real servers: every reply a client can meet while slots move, nodes load, and
 //! shards are down.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use leasehold_resp::{Command, ServerErrorKind};
+use leasehold_resp::{Command, Error, ServerErrorKind};
 use leasehold_testkit::Cluster;
 use tokio::time::sleep;
 
@@ -115,6 +116,24 @@ async fn asking_is_repeated_in_front_of_the_source_of_a_forgotten_script() {
     );
 }
 
+/// The error of the server with which a call ends at its deadline, a second from now. If that falls between a request and its
+/// reply, as on a busy machine, the error is another one, and the call is made again.
+async fn refused_within_a_second<T: Debug>(
+    mut call: impl AsyncFnMut(Instant) -> Result<T, Error>,
+) -> Error {
+    leasehold_testkit::until("a call with the server's own error", async || {
+        let begun = Instant::now();
+        let error = call(begun + Duration::from_secs(1)).await.unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        if error.as_server().is_some() {
+            Ok(error)
+        } else {
+            Err(error.to_string())
+        }
+    })
+    .await
+}
+
 #[tokio::test]
 async fn two_new_keys_of_a_moving_slot_need_the_call_that_does_with_one() {
     let (cluster, name, slot) = half_moved().await;
@@ -123,22 +142,23 @@ async fn two_new_keys_of_a_moving_slot_need_the_call_that_does_with_one() {
     let keys: [&[u8]; 2] = [lock.as_bytes(), counter.as_bytes()];
 
     // Without an alternative it ends with the server's error, in time, and with few attempts.
-    let begun = Instant::now();
-    let deadline = begun + Duration::from_secs(1);
-    let error = client
-        .eval(&TAKE_AND_COUNT.call(&keys, &[b"me"]), deadline)
-        .await
-        .unwrap_err();
+    let mut target = cluster.raw(1).await;
+    let error = refused_within_a_second(async |deadline| {
+        let before = calls(&mut target, "asking").await;
+        let call = TAKE_AND_COUNT.call(&keys, &[b"me"]);
+        let refused = client.eval(&call, deadline).await;
+        let asked = calls(&mut target, "asking").await - before;
+        println!("{asked} attempts in a second");
+        assert!(asked <= 50, "{asked}");
+        refused
+    })
+    .await;
     assert_eq!(
         error.as_server().unwrap().kind(),
         &ServerErrorKind::TryAgain,
         "{error}"
     );
     assert!(!error.may_have_executed());
-    assert!(begun.elapsed() < Duration::from_secs(10));
-    let asked = calls(&mut cluster.raw(1).await, "asking").await;
-    println!("{asked} attempts in a second");
-    assert!(asked <= 50, "{asked}");
 
     let single = TAKE.call(&keys[..1], &[b"me"]);
     let done = client
@@ -359,17 +379,14 @@ async fn a_cluster_that_is_down_ends_calls_in_time_and_says_that_nothing_ran() {
             .ok_or_else(|| format!("{reply:?}"))
     })
     .await;
-    let begun = Instant::now();
-    let error = take(&client, &key, "me", begun + Duration::from_secs(1))
-        .await
-        .unwrap_err();
+    let error =
+        refused_within_a_second(async |deadline| take(&client, &key, "me", deadline).await).await;
     assert_eq!(
         error.as_server().unwrap().kind(),
         &ServerErrorKind::ClusterDown,
         "{error}"
     );
     assert!(!error.may_have_executed());
-    assert!(begun.elapsed() < Duration::from_secs(10));
 
     cluster.restart(1).await;
     cluster.restart(2).await;
