@@ -5,7 +5,7 @@ use std::process::Stdio;
 use leasehold_testkit::Server;
 use tokio::io::AsyncWriteExt;
 
-use super::support::{code, ended, leasehold, output, stderr, stdout};
+use super::support::{ENV, code, ended, leasehold, output, stderr, stdout};
 
 #[tokio::test]
 async fn the_standard_streams_are_the_commands() {
@@ -32,8 +32,8 @@ async fn the_standard_streams_are_the_commands() {
 async fn the_command_has_no_descriptors_signals_or_arguments_of_its_supervisor() {
     let server = Server::start().await;
     let script = "ls -l /proc/self/fd | sed 's/.* //' | grep -c .; grep -E 'SigBlk|SigIgn' /proc/self/status";
-    let without = tokio::process::Command::new("sh")
-        .args(["-c", script])
+    let without = tokio::process::Command::new(ENV[0])
+        .args([ENV[1], "sh", "-c", script])
         .stdin(Stdio::null())
         .output()
         .await

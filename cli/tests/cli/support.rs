@@ -10,7 +10,7 @@ use leasehold_testkit::{Raw, Scratch, Server, until_for};
 use tokio::process::{Child, Command};
 
 /// Upper bound on each wait.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// The command, for this server.
 pub(crate) fn leasehold(server: &Server) -> Command {
