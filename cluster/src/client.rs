@@ -160,33 +160,6 @@ impl Client {
         self.0.is_contacted()
     }
 
-    /// Whether the server is the only one and has refused connections for a whole command timeout, by which time one that is
-    /// restarted is back: see [`still_there`](Self::still_there).
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.0.is_gone()
-    }
-
-    /// Asks the system once more whether the server is back, if it [is gone](Self::is_gone).
-    ///
-    /// # Errors
-    ///
-    /// At once that it still refuses connections; without a refusal, within a command timeout what has kept it down.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: nothing is changed.
-    pub async fn still_there(&self) -> Result<(), Error> {
-        let map = self.0.map();
-        match map.nodes().first().filter(|_| self.is_gone()) {
-            None => Ok(()),
-            Some(node) => {
-                let deadline = Instant::now() + self.command_timeout();
-                node.connection().ready_unless_refused(deadline).await
-            }
-        }
-    }
-
     /// Runs an idempotent script, and again on transient failures until `deadline`, following the slot wherever it
     /// goes. One round trip when the server knows the script or is not known to know it (then the source goes along);
     /// two after it forgot the script.

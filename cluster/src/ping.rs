@@ -1,4 +1,4 @@
-//! A sign of life of every master.
+//! Signs of life: of every master, and of the one server that there is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +32,33 @@ impl Client {
             longest = longest.max(Some(answer?));
         }
         longest.ok_or_else(|| self.router().unserved(b""))
+    }
+
+    /// Whether the server is the only one and has refused connections for a whole command timeout, by which time one that is
+    /// restarted is back: see [`still_there`](Self::still_there).
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.router().is_gone()
+    }
+
+    /// Asks the system once more whether the server is back, if it [is gone](Self::is_gone).
+    ///
+    /// # Errors
+    ///
+    /// At once that it still refuses connections; without a refusal, within a command timeout what has kept it down.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is changed.
+    pub async fn still_there(&self) -> Result<(), Error> {
+        let map = self.router().map();
+        match map.nodes().first().filter(|_| self.is_gone()) {
+            None => Ok(()),
+            Some(node) => {
+                let deadline = Instant::now() + self.command_timeout();
+                node.connection().ready_unless_refused(deadline).await
+            }
+        }
     }
 
     async fn ping_node(&self, node: &Arc<Node>, deadline: Instant) -> Result<Duration, Error> {
