@@ -103,11 +103,8 @@ impl Watchdog {
         let mut watch = Watch::new(limits, deadline, clock::now());
         // This process or the supervisor may have been stopped since the lock was granted, or have been slow while it was renewed.
         socket.set_nonblocking(true)?;
-        if !receive_waiting(&mut socket, &mut lines) {
+        if !receive_waiting(&mut socket, &mut lines, &mut watch) {
             return Ok(None);
-        }
-        while let Some(ToWatchdog::Deadline(deadline)) = lines.next() {
-            watch.told(deadline, clock::now());
         }
         if watch.is_too_late(clock::now()) {
             socket.write_all(&line(&FromWatchdog::TooLate))?;
@@ -394,17 +391,21 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::other("the supervisor sent no standard input"))
 }
 
-/// What the supervisor has sent by now. Returns whether it is there.
-fn receive_waiting(socket: &mut UnixStream, lines: &mut Lines) -> bool {
+/// Takes up the deadlines that the supervisor has sent by now. Returns whether it is there.
+fn receive_waiting(socket: &mut UnixStream, lines: &mut Lines, watch: &mut Watch) -> bool {
     let mut bytes = [0; 1024];
-    loop {
+    let is_there = loop {
         match socket.read(&mut bytes) {
-            Ok(0) => return false,
+            Ok(0) => break false,
             Ok(count) => lines.push(&bytes[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
         }
+    };
+    while let Some(ToWatchdog::Deadline(deadline)) = lines.next() {
+        watch.told(deadline, clock::now());
     }
+    is_there
 }
 
 /// The next message of the supervisor, waited for.
