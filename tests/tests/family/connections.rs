@@ -13,7 +13,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// Of what is renewed while its connections are cut.
 const RENEWED: Duration = Duration::from_secs(3);
 /// Bytes of the longest reply to a renewal.
-const RENEWAL: u64 = 12;
+const RENEWAL: u64 = 8;
 
 /// Bytes of requests between two cuts there. Replies are cut at every one.
 const REQUEST_STEP: usize = 23;

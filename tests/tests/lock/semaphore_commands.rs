@@ -78,5 +78,6 @@ async fn a_hand_off_takes_two_requests() {
         next.release().await.unwrap();
     }
     println!("{counts:?}");
-    assert_eq!(counts[1..], [29, 29]);
+    // The entry of a process is written in the background, between any two of them.
+    assert_eq!(counts.iter().min(), Some(&29), "{counts:?}");
 }
