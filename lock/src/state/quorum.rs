@@ -152,6 +152,12 @@ impl Quorum {
         votes.filter_map(|(node, vote)| (vote.answer == Answer::Awaited).then_some(node))
     }
 
+    /// The nodes that granted it.
+    pub(crate) fn granting(&self) -> impl Iterator<Item = usize> {
+        let votes = self.votes.iter().enumerate();
+        votes.filter_map(|(node, vote)| (vote.answer == Answer::Granted).then_some(node))
+    }
+
     /// The fencing token of a hold that a majority granted: above the counters of all that did.
     pub(crate) fn token(&self) -> u64 {
         let counters = self.votes.iter().map(|vote| vote.counter);

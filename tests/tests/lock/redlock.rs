@@ -169,6 +169,42 @@ async fn what_others_have_of_a_majority_is_no_lock_and_the_rest_is_given_back() 
     assert_eq!(having(&servers[1..3], "a").await, 2, "theirs are untouched");
 }
 
+/// What an attempt takes of the rest and gives back is a message there. It wakes nobody.
+#[tokio::test]
+async fn waiters_behind_a_bare_majority_wake_neither_themselves_nor_each_other() {
+    let servers = servers(5).await;
+    let clients = [
+        over(&servers, Duration::from_secs(10)).await,
+        over(&servers, Duration::from_secs(10)).await,
+    ];
+    for server in &servers[..3] {
+        let mut raw = server.raw().await;
+        raw.cmd(&["HSET", "a", "somebody:1", "1"]).await;
+        raw.cmd(&["PEXPIRE", "a", "60000"]).await;
+    }
+    let began = Instant::now();
+    let waiters = clients.each_ref().map(|red| {
+        let acquire = red.mutex("a").lock().into_future();
+        tokio::spawn(async { acquire.await.unwrap().release().await.unwrap() })
+    });
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let taken = calls(&mut servers[4].raw().await, "hset").await;
+    // Ten times in quick succession at first, then four times a second; one message for another it would be thousands.
+    let most = 2 * (20 + began.elapsed().as_millis() as u64 / 100);
+    assert!(taken <= most, "taken {taken} times, of {most}");
+    for server in &servers[..3] {
+        let mut raw = server.raw().await;
+        raw.cmd(&["DEL", "a"]).await;
+        raw.cmd(&["PUBLISH", "redisson_lock__channel:{a}", "0"])
+            .await;
+    }
+    for waiter in waiters {
+        let released = within("its turn", waiter).await.unwrap();
+        assert_eq!(released, Release::Released);
+    }
+    nothing_is_left(&servers, "a").await;
+}
+
 #[tokio::test]
 async fn clients_that_contend_hold_it_one_at_a_time_and_all_get_it() {
     let servers = servers(5).await;

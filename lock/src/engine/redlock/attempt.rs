@@ -24,8 +24,13 @@ const ROUND_TRIPS: u32 = 4;
 pub(super) enum Attempted {
     /// A majority granted it, with the fencing token if one was asked for.
     Granted(QuorumGuard, Option<u64>),
-    /// Others have it, or too many nodes are too young to grant anything, for so long yet.
-    Held(Duration),
+    /// Others have it, or too many nodes are too young to grant anything.
+    Held {
+        /// For how long they are too young.
+        young: Duration,
+        /// The nodes that granted it, and have it back.
+        free: Vec<usize>,
+    },
     Failed(Error),
 }
 
@@ -147,7 +152,10 @@ fn refused(core: &Core, hold: &QuorumHold) -> Attempted {
             young.sort_unstable();
             let last = young.get((needed - 1).saturating_sub(granted)).copied();
             let left = last.filter(|_| !state.is_contended());
-            return Attempted::Held(left.unwrap_or_default());
+            return Attempted::Held {
+                young: left.unwrap_or_default(),
+                free: state.quorum.granting().collect(),
+            };
         }
         let detail = format!(
             "{failed} of {all} nodes could not be asked or did not answer in time, too many for a majority"

@@ -1,9 +1,10 @@
 //! From the request to the guard: turns of this process, attempts, and the pauses between them.
 
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use leasehold_cluster::{Subscription, SubscriptionEvent};
 use tokio::sync::{Notify, oneshot};
 
 use super::super::request::Wait;
+use super::super::sync::lock;
 use super::attempt::{Attempted, attempt, is_passing};
 use super::core::Core;
 use super::hold::QuorumGuard;
@@ -40,10 +42,20 @@ pub(crate) struct Request {
 
 /// The channels on which the nodes tell of releases.
 struct Ears {
-    heard: Arc<Notify>,
+    heard: Arc<Heard>,
     /// How many nodes have confirmed that they tell.
     confirmed: Arc<AtomicUsize>,
     subscriptions: Vec<Option<Subscription>>,
+}
+
+/// The nodes at which the lock is free, as far as is known since the latest attempt began.
+///
+/// A majority of them is worth an attempt. Fewer are not: an attempt takes what is free and gives it back, which is a message too, so
+/// that those who wait would wake themselves and each other for as long as a holder lacks a node.
+struct Heard {
+    nodes: Mutex<BTreeSet<usize>>,
+    needed: usize,
+    is_free: Notify,
 }
 
 type Outcome = Result<Option<(QuorumGuard, Way)>, Error>;
@@ -124,17 +136,21 @@ async fn contend(request: &Request, turn: Turn, until: Option<Instant>) -> Outco
     loop {
         // Releases from here on are heard.
         let heard = Arc::clone(&ears.heard);
-        let mut heard = pin!(heard.notified());
+        let mut heard = pin!(heard.is_free.notified());
         heard.as_mut().enable();
+        ears.heard.forget();
         let asked = clock.now();
         let at_least = match attempt(core, request).await {
             Attempted::Granted(guard, token) => {
                 guard.begin(turn, token);
                 return Ok(Some((guard, way)));
             }
-            Attempted::Held(young) => {
+            Attempted::Held { young, free } => {
                 if matches!(request.wait, Wait::None) || is_time_up() {
                     return Ok(None);
+                }
+                for node in free {
+                    ears.heard.add(node);
                 }
                 failing_since = None;
                 young
@@ -187,10 +203,32 @@ async fn unless<T>(over: impl Future<Output = ()>, work: impl Future<Output = T>
     .await
 }
 
+impl Heard {
+    fn new(needed: usize) -> Self {
+        Self {
+            nodes: Mutex::default(),
+            needed,
+            is_free: Notify::new(),
+        }
+    }
+
+    fn forget(&self) {
+        lock(&self.nodes).clear();
+    }
+
+    fn add(&self, node: usize) {
+        let mut nodes = lock(&self.nodes);
+        if nodes.insert(node) && nodes.len() >= self.needed {
+            drop(nodes);
+            self.is_free.notify_waiters();
+        }
+    }
+}
+
 impl Ears {
     fn new(core: &Core) -> Self {
         Self {
-            heard: Arc::default(),
+            heard: Arc::new(Heard::new(core.needed())),
             confirmed: Arc::default(),
             subscriptions: core.nodes.iter().map(|_| None).collect(),
         }
@@ -198,7 +236,8 @@ impl Ears {
 
     /// Listens at all nodes that are connected. Returns whether a majority has confirmed that.
     fn listen(&mut self, core: &Core, name: &Name) -> bool {
-        for (node, subscription) in core.nodes.iter().zip(&mut self.subscriptions) {
+        let nodes = core.nodes.iter().enumerate();
+        for ((index, node), subscription) in nodes.zip(&mut self.subscriptions) {
             if subscription.is_none()
                 && let Some(client) = node.client()
             {
@@ -210,7 +249,7 @@ impl Ears {
                     }
                     // Messages in between were missed.
                     SubscriptionEvent::Message(_) | SubscriptionEvent::Subscribed => {
-                        heard.notify_waiters();
+                        heard.add(index);
                     }
                     _ => {}
                 };
