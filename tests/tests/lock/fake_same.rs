@@ -257,6 +257,15 @@ async fn random_commands_have_the_replies_of_a_server() {
     let fake = Fake::new();
     let mut real = server.raw().await;
     let mut faked = Raw::connect(listen(&fake).await).await.unwrap();
+    if real
+        .cmd(&["PEXPIRE", "k1", "1", "GT"])
+        .await
+        .error()
+        .is_some()
+    {
+        println!("skipped: the server does not know PEXPIRE … GT, and the fake does");
+        return;
+    }
     for _ in 0..6_000 {
         let command = command(&mut chance);
         let expected = real.cmd(&command).await;

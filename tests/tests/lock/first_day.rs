@@ -170,6 +170,10 @@ async fn a_server_in_protected_mode() {
     };
     let builder = Server::builder().config("bind 0.0.0.0");
     let server = builder.config("protected-mode yes").start().await;
+    if !server.knows("SPUBLISH").await {
+        println!("skipped: a server before Redis 7 is not protected where it is told to listen");
+        return;
+    }
     let addr = format!("{}:{}", host.ip(), server.port());
     let error = connecting(&format!("redis://{addr}")).await.to_string();
     let reply = error
