@@ -336,6 +336,8 @@ async fn after_a_failover_by_sentinels_the_line_is_served_in_its_old_order() {
     let sentinels = Sentinels::start().await;
     let mut raw = sentinels.node(0).raw().await;
     let queue = Queue::form(&sentinels.url(), &mut raw, "a").await;
+    // `WAIT` is about what this connection wrote.
+    raw.cmd(&["SET", "probe", "1", "PX", "60000"]).await;
     assert_eq!(raw.cmd(&["WAIT", "2", "20000"]).await.int(), 2);
     let master = sentinels.failover().await;
     let mut raw = sentinels.node(master).raw().await;
