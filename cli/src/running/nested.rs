@@ -51,9 +51,10 @@ pub(crate) async fn is_held_above(
     names: &[&str],
     shared: bool,
 ) -> Result<bool, Failure> {
+    let chain = chain();
     let mut held = Vec::new();
     for name in names {
-        let Some(outer) = above(servers, name).await? else {
+        let Some(outer) = above(&chain, servers, name).await? else {
             continue;
         };
         let why = if outer.several != servers.is_several() {
@@ -80,9 +81,13 @@ pub(crate) async fn is_held_above(
 }
 
 /// The lock of the chain that has this name and is held.
-async fn above(servers: &Servers, name: &str) -> Result<Option<Outer>, Failure> {
+async fn above<'a>(
+    chain: &'a [Outer],
+    servers: &Servers,
+    name: &str,
+) -> Result<Option<&'a Outer>, Failure> {
     let key = servers.key(name);
-    let Some(outer) = chain().into_iter().rfind(|outer| outer.key == key) else {
+    let Some(outer) = chain.iter().rfind(|outer| outer.key == key) else {
         return Ok(None);
     };
     let holders = servers.holders(name, outer.shared).await?;

@@ -161,15 +161,8 @@ impl Watchdog {
 
     /// Takes up what the supervisor has sent.
     fn listen(&mut self) {
-        let mut bytes = [0; 4096];
-        while self.supervised {
-            match self.socket.read(&mut bytes) {
-                Ok(0) => self.lose_supervisor(),
-                Ok(count) => self.lines.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.lose_supervisor(),
-            }
+        if self.supervised && !read_waiting(&mut self.socket, &mut self.lines) {
+            self.lose_supervisor();
         }
         while let Some(message) = self.lines.next() {
             if let ToWatchdog::Deadline(deadline) = message {
@@ -393,19 +386,24 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
 
 /// Takes up the deadlines that the supervisor has sent by now. Returns whether it is there.
 fn receive_waiting(socket: &mut UnixStream, lines: &mut Lines, watch: &mut Watch) -> bool {
-    let mut bytes = [0; 1024];
-    let is_there = loop {
-        match socket.read(&mut bytes) {
-            Ok(0) => break false,
-            Ok(count) => lines.push(&bytes[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
-        }
-    };
+    let is_there = read_waiting(socket, lines);
     while let Some(ToWatchdog::Deadline(deadline)) = lines.next() {
         watch.told(deadline, clock::now());
     }
     is_there
+}
+
+/// Reads all that the supervisor has sent by now, without waiting. Returns whether it is there.
+fn read_waiting(socket: &mut UnixStream, lines: &mut Lines) -> bool {
+    let mut bytes = [0; 4096];
+    loop {
+        match socket.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(count) => lines.push(&bytes[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
 }
 
 /// The next message of the supervisor, waited for.

@@ -81,19 +81,7 @@ async fn an_exclusive_lock_inside_of_a_read_lock_is_refused_and_a_read_lock_nest
 #[tokio::test]
 async fn an_environment_that_outlived_its_run_takes_the_lock_anew() {
     let server = Server::start().await;
-    let run = output(
-        &server,
-        [
-            "run",
-            "k",
-            "--",
-            "sh",
-            "-c",
-            "printf %s \"$LEASEHOLD_OUTER\"",
-        ],
-    )
-    .await;
-    let chain = stdout(&run);
+    let chain = chain_of_run(&server, &["k"]).await;
     assert!(chain.contains("owner"), "{chain}");
     let holder = leasehold(&server)
         .args(["run", "k", "--", "sleep", "30"])
@@ -112,21 +100,7 @@ async fn an_environment_that_outlived_its_run_takes_the_lock_anew() {
 #[tokio::test]
 async fn a_hold_that_only_lasts_its_least_time_is_nothing_to_run_under() {
     let server = Server::start().await;
-    let run = output(
-        &server,
-        [
-            "run",
-            "--at-least",
-            "60s",
-            "k",
-            "--",
-            "sh",
-            "-c",
-            "printf %s \"$LEASEHOLD_OUTER\"",
-        ],
-    )
-    .await;
-    let chain = stdout(&run);
+    let chain = chain_of_run(&server, &["--at-least", "60s", "k"]).await;
     // One that names no owner is that of none.
     let mut unnamed: serde_json::Value = serde_json::from_str(&chain).expect("a chain");
     unnamed[0]["owner"] = "".into();
@@ -193,4 +167,11 @@ async fn a_read_lock_and_an_exclusive_one_exclude_each_other() {
         assert_eq!(code(&waited), 0, "{tries:?} after {holds:?}");
         assert_eq!(code(&super::support::ended(holder).await), 0, "{holds:?}");
     }
+}
+
+/// The chain that a command finds in its environment which has run with these arguments.
+async fn chain_of_run(server: &Server, arguments: &[&str]) -> String {
+    let command = ["--", "sh", "-c", "printf %s \"$LEASEHOLD_OUTER\""];
+    let run = output(server, [&["run"], arguments, &command].concat()).await;
+    stdout(&run)
 }

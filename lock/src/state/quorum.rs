@@ -148,14 +148,12 @@ impl Quorum {
 
     /// The nodes whose answers are awaited.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = usize> {
-        let votes = self.votes.iter().enumerate();
-        votes.filter_map(|(node, vote)| (vote.answer == Answer::Awaited).then_some(node))
+        self.with(Answer::Awaited)
     }
 
     /// The nodes that granted it.
     pub(crate) fn granting(&self) -> impl Iterator<Item = usize> {
-        let votes = self.votes.iter().enumerate();
-        votes.filter_map(|(node, vote)| (vote.answer == Answer::Granted).then_some(node))
+        self.with(Answer::Granted)
     }
 
     /// The fencing token of a hold that a majority granted: above the counters of all that did.
@@ -199,6 +197,12 @@ impl Quorum {
     pub(crate) fn next_lease(&self, now: Now) -> Option<Duration> {
         let (since, now) = (self.since.monotonic, now.monotonic);
         self.terms.next_lease(since, Duration::ZERO, now)
+    }
+
+    /// The nodes that gave this answer.
+    fn with(&self, answer: Answer) -> impl Iterator<Item = usize> {
+        let votes = self.votes.iter().enumerate();
+        votes.filter_map(move |(node, vote)| (vote.answer == answer).then_some(node))
     }
 
     /// Why it ran out.

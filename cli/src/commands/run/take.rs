@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args as Arguments;
-use leasehold::{Acquire, Locks, MultiAcquire, Owner, Redlock, RedlockAcquire};
+use leasehold::{Acquire, Error, Locks, MultiAcquire, Owner, Redlock, RedlockAcquire};
 use serde::Serialize;
 
 use super::Args;
@@ -244,24 +244,18 @@ async fn one(args: &Args, owner: &Owner, time: Option<Duration>) -> Result<Optio
     let key = &args.key;
     if args.shared {
         let lock = owner.rw_lock(key);
-        let guard = match time {
-            Some(time) => bounded(lock.try_read_for(time), args).await?,
-            None => Some(bounded(lock.read(), args).await?),
-        };
+        let at_most = |time| bounded(lock.try_read_for(time), args);
+        let guard = within(time, at_most, || bounded(lock.read(), args)).await?;
         return Ok(guard.map(Hold::Read));
     }
     let guard = if args.fair {
         let lock = owner.fair_mutex(key);
-        match time {
-            Some(time) => bounded(lock.try_lock_for(time), args).await?,
-            None => Some(bounded(lock.lock(), args).await?),
-        }
+        let at_most = |time| bounded(lock.try_lock_for(time), args);
+        within(time, at_most, || bounded(lock.lock(), args)).await?
     } else {
         let lock = owner.mutex(key);
-        match time {
-            Some(time) => bounded(lock.try_lock_for(time), args).await?,
-            None => Some(bounded(lock.lock(), args).await?),
-        }
+        let at_most = |time| bounded(lock.try_lock_for(time), args);
+        within(time, at_most, || bounded(lock.lock(), args)).await?
     };
     Ok(guard.map(Hold::Lock))
 }
@@ -276,10 +270,9 @@ async fn permits(
         return Ok(None);
     };
     let semaphore = locks.semaphore(&args.key, of.get());
-    let permit = match time {
-        Some(time) => bounded(semaphore.try_acquire_many_for(permits.get(), time), args).await?,
-        None => Some(bounded(semaphore.acquire_many(permits.get()), args).await?),
-    };
+    let at_most = |time| bounded(semaphore.try_acquire_many_for(permits.get(), time), args);
+    let endless = || bounded(semaphore.acquire_many(permits.get()), args);
+    let permit = within(time, at_most, endless).await?;
     Ok(permit.map(Hold::Permits))
 }
 
@@ -297,10 +290,8 @@ async fn all(
         }
     }
     let multi = locks.multi(names);
-    let guard = match time {
-        Some(time) => limited(multi.try_lock_for(time), args).await?,
-        None => Some(limited(multi.lock(), args).await?),
-    };
+    let at_most = |time| limited(multi.try_lock_for(time), args);
+    let guard = within(time, at_most, || limited(multi.lock(), args)).await?;
     Ok(guard.map(Hold::All))
 }
 
@@ -318,11 +309,25 @@ async fn majority(
         }
     }
     let mutex = locks.mutex(&args.key);
-    let guard = match time {
-        Some(time) => limited(mutex.try_lock_for(time), args).await?,
-        None => Some(limited(mutex.lock(), args).await?),
-    };
+    let at_most = |time| limited(mutex.try_lock_for(time), args);
+    let guard = within(time, at_most, || limited(mutex.lock(), args)).await?;
     Ok(guard.map(Hold::Majority))
+}
+
+/// The guard: within this time if there is one, and otherwise whenever it is granted.
+async fn within<G, A, E>(
+    time: Option<Duration>,
+    at_most: impl FnOnce(Duration) -> A,
+    endless: impl FnOnce() -> E,
+) -> Result<Option<G>, Error>
+where
+    A: IntoFuture<Output = Result<Option<G>, Error>>,
+    E: IntoFuture<Output = Result<G, Error>>,
+{
+    match time {
+        Some(time) => at_most(time).await,
+        None => endless().await.map(Some),
+    }
 }
 
 /// The same acquisition, with the shortest and the longest hold that were asked for.
