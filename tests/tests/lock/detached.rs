@@ -128,7 +128,8 @@ async fn what_cannot_be_used_is_refused() {
     let error = other.remaining().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
     assert!(!other.extend(ms(1_000)).await.unwrap());
-    assert_eq!(pttl(&mut raw, "k").await / 1_000, 29);
+    let left = pttl(&mut raw, "k").await;
+    assert!((10_000..=30_000).contains(&left), "{left}");
     server.kill();
     let error = hold.extend(ms(1_000)).await.unwrap_err();
     assert!(
