@@ -122,11 +122,11 @@ async fn a_lock_that_is_held_for_longer_is_released_as_ever() {
     let theirs = locks(&server).await;
     for kind in KINDS {
         let name = format!("{kind:?}");
-        let guard = kind.lock(&ours, &name).at_least(ms(900)).await.unwrap();
+        let guard = kind.lock(&ours, &name).at_least(ms(2_000)).await.unwrap();
         let ttl = pttl(&mut raw, &name).await;
-        assert!((601..=900).contains(&ttl), "the first lease: {ttl} ms");
+        assert!((601..=2_000).contains(&ttl), "the first lease: {ttl} ms");
         // Beyond the first lease: it was renewed, in leases of the usual length.
-        tokio::time::sleep(ms(1_300)).await;
+        tokio::time::sleep(ms(2_300)).await;
         assert!(guard.is_held());
         assert_kept(&mut raw, &name, ms(600)).await;
         let lock = kind.lock(&theirs, &name);

