@@ -145,6 +145,13 @@ impl Proxy {
             .send_modify(|plan| plan.replace(fault));
     }
 
+    /// Whether the bytes from the server pass as they are: no fault was set, or it is one that
+    /// happens once, and has happened.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.to_client.borrow().fault == Fault::None
+    }
+
     /// From now on nothing passes on any connection, in either direction: no data, no end of
     /// stream, no reset.
     pub fn blackhole(&self) {

@@ -307,6 +307,7 @@ async fn a_lost_reply_is_of_a_request_that_was_executed() {
         proxy.to_client(Fault::LoseReply { nth: 3, how });
         assert_eq!(raw.cmd(&["INCR", "n"]).await.int(), 1);
         assert_eq!(raw.cmd(&["INCR", "n"]).await.int(), 2);
+        assert!(!proxy.is_over());
         raw.send(&["INCR", "n"]).await.unwrap();
         match timeout(QUIET, raw.read()).await {
             Err(_) => assert_eq!(how, Cut::Silence),
@@ -321,6 +322,7 @@ async fn a_lost_reply_is_of_a_request_that_was_executed() {
             }
         }
         becomes(&server, "n", "3").await;
+        assert!(proxy.is_over());
         // Once: who comes back is served.
         assert_eq!(
             Raw::connect(proxy.addr())
