@@ -5,6 +5,7 @@
 //! A file holds a balance and the fencing token of who wrote it last. A process that lost its locks without noticing, stopped
 //! for longer than its lease, has older tokens than who came after it, and its write is refused.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,6 +57,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let Some(guard) = both.try_lock_for(Duration::from_secs(10)).await? else {
         return Err("the accounts are busy, try again later".into());
     };
+    let moved = transfer(directory, from, to, amount, &guard.tokens());
+    // Also if it failed: a drop would not wait for the server, and a program that ends at once may cut it off.
+    guard.release().await?;
+    moved
+}
+
+fn transfer(
+    directory: &Path,
+    from: &str,
+    to: &str,
+    amount: i64,
+    tokens: &BTreeMap<&str, FencingToken>,
+) -> Result<(), Box<dyn Error>> {
     let (payer, payee) = (
         Account::open(directory, from)?,
         Account::open(directory, to)?,
@@ -63,10 +77,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if payer.balance < amount {
         return Err(format!("{from} has only {}", payer.balance).into());
     }
-    let tokens = guard.tokens();
-    payer.write(payer.balance - amount, tokens[from.as_str()])?;
-    payee.write(payee.balance + amount, tokens[to.as_str()])?;
+    payer.write(payer.balance - amount, tokens[from])?;
+    payee.write(payee.balance + amount, tokens[to])?;
     println!("{amount} from {from} to {to}");
-    guard.release().await?;
     Ok(())
 }
