@@ -266,8 +266,8 @@ async fn random_commands_have_the_replies_of_a_server() {
         println!("skipped: the server does not know PEXPIRE … GT, and the fake does");
         return;
     }
-    for _ in 0..6_000 {
-        let command = command(&mut chance);
+    for turn in 0..6_000 {
+        let command = command(&mut chance, turn);
         let expected = real.cmd(&command).await;
         let reply = faked.cmd(&command).await;
         assert!(
@@ -282,10 +282,10 @@ const SCORES: [&str; 7] = ["0", "1", "1.5", "-7", "1700000000000001", "3e2", "x"
 const BOUNDS: [&str; 7] = ["-inf", "+inf", "(1", "1", "0", "-7", "y"];
 
 /// A command on one of few keys, so that many are of another type than the command is for.
-fn command(chance: &mut Chance) -> Vec<String> {
+fn command(chance: &mut Chance, turn: u32) -> Vec<String> {
     let key = format!("k{}", chance.below(5));
     let (name, args) = match chance.below(4) {
-        0 => of_keys(chance),
+        0 => of_keys(chance, turn),
         1 => of_hashes(chance),
         2 => of_sorted_sets(chance),
         _ => of_lists(chance),
@@ -294,7 +294,7 @@ fn command(chance: &mut Chance) -> Vec<String> {
     first.into_iter().chain(args).collect()
 }
 
-fn of_keys(chance: &mut Chance) -> (&'static str, Vec<String>) {
+fn of_keys(chance: &mut Chance, turn: u32) -> (&'static str, Vec<String>) {
     match chance.below(8) {
         0 => ("GET", vec![]),
         1 | 2 => {
@@ -307,9 +307,17 @@ fn of_keys(chance: &mut Chance) -> (&'static str, Vec<String>) {
         4 => ("DEL", vec![]),
         5 => ("EXISTS", vec!["k0".to_owned()]),
         6 => {
-            let mut args = vec![pick(chance, &["100000", "50000", "0", "z"])];
-            args.extend(chance.percent(40).then(|| "GT".to_owned()));
-            ("PEXPIRE", args)
+            if chance.percent(40) {
+                // Longer each time, and never as long as without GT: that decides, and not how many
+                // milliseconds have passed at the one and at the other.
+                let longer = (60_000 + 5 * turn).to_string();
+                ("PEXPIRE", vec![longer, "GT".to_owned()])
+            } else {
+                (
+                    "PEXPIRE",
+                    vec![pick(chance, &["100000", "50000", "0", "z"])],
+                )
+            }
         }
         _ => ("PTTL", vec![]),
     }
