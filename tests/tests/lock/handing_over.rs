@@ -429,13 +429,20 @@ async fn a_short_lease_is_granted_whole_and_needs_no_confirmation() {
 #[tokio::test]
 async fn a_grant_is_confirmed_by_its_first_renewal() {
     let (_server, mut raw, [holder, ours]) = processes().await;
-    let held = holder.mutex("a").lock().await.unwrap();
-    let waiter = in_line(&mut raw, &ours, "a").await;
-    held.release().await.unwrap();
-    let guard = its_turn(waiter).await;
-    let left = pttl(&mut raw, "a").await;
-    assert!((1..=1_000).contains(&left), "{left}");
-    assert!(guard.valid_for() <= ms(1_000));
+    // The renewal comes after a third of a second: who looks later looks at another grant.
+    let guard = until("a grant that is looked at in time", async || {
+        let held = holder.mutex("a").lock().await.unwrap();
+        let waiter = in_line(&mut raw, &ours, "a").await;
+        held.release().await.unwrap();
+        let guard = its_turn(waiter).await;
+        let (valid, left) = (guard.valid_for(), pttl(&mut raw, "a").await);
+        if valid <= ms(1_000) && (1..=1_000).contains(&left) {
+            return Ok(guard);
+        }
+        guard.release().await.unwrap();
+        Err(format!("{left} ms at the server, {valid:?} here"))
+    })
+    .await;
     until("the whole lease", async || {
         pttl(&mut raw, "a").await > 20_000
     })
