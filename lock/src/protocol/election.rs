@@ -100,6 +100,7 @@ fn renew_lock<'a>(renewal: &Renewal<'a>) -> Call<'a> {
 fn keep_entry<'a>(renewal: &Renewal<'a>) -> Call<'a> {
     let mut call = Call::new(&KEEP_ENTRY);
     call.key(renewal.name.derived(ENTRY))
+        .arg(renewal.id.as_bytes())
         .arg(millis(renewal.lease + ENTRY_OUTLASTS));
     call
 }

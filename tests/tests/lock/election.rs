@@ -293,6 +293,34 @@ async fn observers_see_an_end_that_nobody_announces() {
     drop(leader);
 }
 
+/// Somebody's data at the name of an entry gets no expiry from those who lead: they find it when they announce themselves.
+#[tokio::test]
+async fn what_is_no_entry_of_the_leader_is_not_made_to_expire() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let args = ["c:1", "30000", "600000"];
+    scripts::run(&mut raw, scripts::sources::ACQUIRE, &["a", "t:{a}"], &args).await;
+    let other = ["HSET", ENTRY, "id", "7"];
+    let of_another_leader = ["HSET", ENTRY, "id", "d:1"];
+    let of_another_type = ["SET", ENTRY, "7"];
+    for data in [&other[..], &of_another_leader, &of_another_type] {
+        raw.cmd(&["DEL", ENTRY]).await;
+        raw.cmd(data).await;
+        let keys = ["a", ENTRY];
+        let renewed = scripts::run(&mut raw, sources::RENEW, &keys, &["c:1", "40000"]).await;
+        assert_eq!(renewed.array()[0].int(), 1, "{data:?}");
+        let kept = scripts::run(&mut raw, sources::KEEP_ENTRY, &[ENTRY], &["c:1", "40000"]).await;
+        assert_eq!(kept.int(), 1, "{data:?}");
+        assert_eq!(pttl(&mut raw, ENTRY).await, -1, "{data:?}");
+    }
+    raw.cmd(&["DEL", ENTRY]).await;
+    raw.cmd(&["HSET", ENTRY, "id", "c:1"]).await;
+    scripts::run(&mut raw, sources::KEEP_ENTRY, &[ENTRY], &["c:1", "40000"]).await;
+    assert!((30_000..=40_000).contains(&pttl(&mut raw, ENTRY).await));
+    scripts::run(&mut raw, sources::RENEW, &["a", ENTRY], &["c:1", "60000"]).await;
+    assert!((60_000..=70_000).contains(&pttl(&mut raw, ENTRY).await));
+}
+
 async fn scripts_of(raw: &mut Raw) -> u64 {
     crate::support::scripts_run(raw).await
 }

@@ -10,8 +10,8 @@
 -- May be repeated: a lease only ever grows, and a hold that is gone is never created again. Something is written for each that
 -- is there: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
 --
--- A key that holds something else now has no hold of ours: 0, and the others are unharmed. Any other error is the
--- answer to the whole call. It says nothing about the holds, so it must not become a 0.
+-- A lock that holds something else now has no hold of ours: 0, and the others are unharmed. An entry that is not of this leader
+-- stays as it is, without an expiry if it is somebody's data. Any other error is the answer to the whole call. It says nothing about the holds, so it must not become a 0.
 
 local held = {}
 for i = 1, #KEYS / 2 do
@@ -25,7 +25,9 @@ for i = 1, #KEYS / 2 do
     held[i] = 1
     local ttl = math.max(redis.call('PTTL', lock), tonumber(ARGV[2 * i]))
     redis.call('PEXPIRE', lock, ttl)
-    redis.pcall('PEXPIRE', KEYS[2 * i], ttl + 10000)
+    if redis.pcall('HGET', KEYS[2 * i], 'id') == ARGV[2 * i - 1] then
+      redis.pcall('PEXPIRE', KEYS[2 * i], ttl + 10000)
+    end
   end
 end
 return held
