@@ -15,8 +15,10 @@ use super::support::{
     Beats, at, beating, children_of, code, ended, is_alive, last_json, now, stderr, stdout, until,
 };
 
-/// Of the locks here.
-const LEASE: &str = "1s";
+/// Of the locks here. The watchdog has a twentieth of it to run in, and a renewal two thirds, on a busy machine too.
+const LEASE: &str = "4s";
+/// Of those whose supervisor is killed before it could renew anything.
+const SHORT: &str = "2s";
 /// Ignores what can be ignored.
 pub(super) const STUBBORN: &str = "trap '' TERM INT HUP";
 
@@ -38,11 +40,11 @@ pub(super) struct Contender<'a> {
 }
 
 impl Run {
-    fn start(url: &str, key: &str, options: &[&str], before: &str) -> Self {
+    fn start(url: &str, key: &str, before: &str) -> Self {
         let contender = Contender {
             key,
             lease: LEASE,
-            options,
+            options: &[],
         };
         Self::contend(url, contender, before)
     }
@@ -291,19 +293,19 @@ async fn no_overlap_when_the_watchdog_is_stopped_and_the_server_frozen() {
 #[tokio::test]
 async fn a_server_that_dies_takes_the_command_along_within_the_lease() {
     let server = Server::start().await;
-    let run = Run::start(&server.url(), "k", &[], STUBBORN);
+    let run = Run::start(&server.url(), "k", STUBBORN);
     run.beats.began().await;
     let (beats, command) = (run.beats.file().to_owned(), run.command());
     tokio::time::sleep(ms(300)).await;
     let before = now();
     server.kill();
     until("the command ends", || !is_alive(command)).await;
-    let last = run.beats.last().unwrap();
+    let lived = run.beats.last().unwrap().saturating_sub(before);
     assert!(beats.exists());
     assert!(
-        last - before < ms(1_000).as_nanos(),
+        lived < ms(4_000).as_nanos(),
         "longer than the lease: {} ms",
-        (last - before) / 1_000_000
+        lived / 1_000_000
     );
     let end = run.ends().await;
     assert_eq!(code(&end), 76, "{}", stderr(&end));
@@ -331,7 +333,12 @@ async fn the_supervisor_may_be_killed_at_any_instant() {
 /// Kills the supervisor at one of the instants from before it has connected until its command runs.
 async fn killed_at(url: String, number: u64) {
     let key = format!("instant-{number}");
-    let first = Run::start(&url, &key, &[], STUBBORN);
+    let first = Contender {
+        key: &key,
+        lease: SHORT,
+        options: &[],
+    };
+    let first = Run::contend(&url, first, STUBBORN);
     tokio::time::sleep(Duration::from_micros(12_500 * number)).await;
     signal(first.supervisor(), "KILL");
     let second = Run::contend(&url, behind(&key), "");
@@ -352,7 +359,7 @@ async fn killed_at(url: String, number: u64) {
 #[tokio::test]
 async fn a_lock_that_is_broken_ends_the_command_with_its_next_renewal() {
     let server = Server::start().await;
-    let run = Run::start(&server.url(), "k", &[], STUBBORN);
+    let run = Run::start(&server.url(), "k", STUBBORN);
     run.beats.began().await;
     server.raw().await.cmd(&["DEL", "k"]).await;
     let end = run.ends().await;
@@ -374,11 +381,11 @@ async fn the_longest_hold_ends_the_command_and_the_grace_lets_it_clean_up() {
         [
             "run",
             "--lease",
-            "2s",
+            "10s",
             "--max-hold",
-            "1500ms",
+            "4s",
             "--grace",
-            "700ms",
+            "2s",
             "--json",
             "k",
             "--",
@@ -391,7 +398,7 @@ async fn the_longest_hold_ends_the_command_and_the_grace_lets_it_clean_up() {
     assert_eq!(code(&run), 76, "{}", stderr(&run));
     assert_eq!(stdout(&run), "cleaned\n");
     // The first signal came a grace before the end.
-    assert!(begin.elapsed() >= ms(700));
+    assert!(begin.elapsed() >= ms(1_800));
     let told = last_json(&run);
     assert_eq!(told["reason"], "lost", "{told}");
 }
@@ -405,11 +412,11 @@ async fn on_lost_says_which_signal_comes_first_or_none() {
             .args([
                 "run",
                 "--lease",
-                "1s",
+                "10s",
                 "--max-hold",
-                "1s",
+                "4s",
                 "--grace",
-                "400ms",
+                "2s",
                 "--on-lost",
                 on_lost,
                 key,
@@ -426,7 +433,7 @@ async fn on_lost_says_which_signal_comes_first_or_none() {
             "kill",
             "trap 'echo term' TERM; while :; do sleep 0.02; done",
         ),
-        begins("ignore", "ignore", "sleep 2; echo done; exit 3"),
+        begins("ignore", "ignore", "sleep 5; echo done; exit 3"),
     );
     let (usr1, kill, ignore) = tokio::join!(ended(usr1), ended(kill), ended(ignore));
     assert_eq!(

@@ -4,11 +4,11 @@ use std::process::Stdio;
 
 use leasehold_testkit::process::{freeze, signal, thaw};
 use leasehold_testkit::{Server, ms, until_for};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use super::support::{
-    BOUND, Beats, ENV, beating, children_of, code, ended, is_alive, leasehold, stderr, stdout,
-    until,
+    BOUND, Beats, ENV, beating, children_of, code, ended, is_alive, leasehold, stderr, until,
 };
 
 #[tokio::test]
@@ -16,25 +16,24 @@ async fn signals_are_passed_on_to_the_group() {
     let server = Server::start().await;
     let traps = "for s in HUP QUIT USR1 USR2 WINCH; do trap \"echo $s\" $s; done; trap 'echo INT' INT; trap 'echo TERM; exit 9' TERM
         echo ready; while :; do sleep 0.02; done";
-    let run = leasehold(&server)
+    let mut run = leasehold(&server)
         .args(["run", "k", "--", "sh", "-c", traps])
         .spawn()
         .expect("it starts");
     let supervisor = run.id().expect("it runs");
-    super::support::until_for_lock(&mut server.raw().await, "k").await;
-    tokio::time::sleep(ms(300)).await;
+    let mut told = BufReader::new(run.stdout.take().expect("a pipe")).lines();
+    let mut tells = async || {
+        let line = tokio::time::timeout(BOUND, told.next_line()).await;
+        line.expect("it tells").expect("UTF-8")
+    };
+    assert_eq!(tells().await.as_deref(), Some("ready"));
     for name in ["HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "TERM"] {
         signal(supervisor, name);
-        tokio::time::sleep(ms(100)).await;
+        assert_eq!(tells().await.as_deref(), Some(name));
     }
+    assert_eq!(tells().await, None);
     let output = ended(run).await;
     assert_eq!(code(&output), 9, "{}", stderr(&output));
-    let text = stdout(&output);
-    let told: Vec<_> = text.lines().filter(|line| *line != "ready").collect();
-    assert_eq!(
-        told,
-        ["HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "TERM"]
-    );
     assert_eq!(server.raw().await.cmd(&["EXISTS", "k"]).await.int(), 0);
 }
 
@@ -125,7 +124,7 @@ async fn a_command_that_is_stopped_keeps_its_lock_and_that_is_said() {
     let server = Server::start().await;
     let beats = Beats::new();
     let mut run = leasehold(&server);
-    run.args(["run", "--lease", "2s", "k"]);
+    run.args(["run", "--lease", "4s", "k"]);
     beating(&mut run, &beats, "");
     let run = run.spawn().expect("it starts");
     beats.began().await;
@@ -133,7 +132,7 @@ async fn a_command_that_is_stopped_keeps_its_lock_and_that_is_said() {
     let command = children_of(watchdog)[0];
     freeze(command);
     // Longer than its lease.
-    tokio::time::sleep(ms(2_500)).await;
+    tokio::time::sleep(ms(4_500)).await;
     assert_eq!(server.raw().await.cmd(&["EXISTS", "k"]).await.int(), 1);
     thaw(command);
     let before = beats.last();
