@@ -151,10 +151,12 @@ async fn an_exclusive_connection_given_up_or_dropped_half_way_is_reset_as_well()
 async fn a_command_that_timed_out_names_the_connection_to_kill() {
     let server = Server::start().await;
     let mut endpoint = Endpoint::parse(&server.url()).unwrap();
-    endpoint.command_timeout = Duration::from_millis(100);
-    let connection = Connection::connect(endpoint.clone()).await.unwrap();
-    let pause = Command::new("CLIENT").arg("PAUSE").arg("1000").arg("WRITE");
-    connection.send(&pause).await.unwrap();
+    let other = Connection::connect(endpoint.clone()).await.unwrap();
+    endpoint.command_timeout = Duration::from_millis(500);
+    let connection = Connection::connect(endpoint).await.unwrap();
+    let client = |verb| Command::new("CLIENT").arg(verb);
+    let pause = client("PAUSE").arg("600000").arg("WRITE");
+    other.send(&pause).await.unwrap();
     let error = connection
         .send(&Command::new("INCR").arg("late"))
         .await
@@ -162,10 +164,10 @@ async fn a_command_that_timed_out_names_the_connection_to_kill() {
     assert!(error.is_timeout(), "{error}");
     let id = error.connection().expect("it was sent").client_id;
 
-    let other = Connection::connect(endpoint).await.unwrap();
-    let kill = Command::new("CLIENT").arg("KILL").arg("ID").arg_int(id);
+    let kill = client("KILL").arg("ID").arg_int(id);
     assert_eq!(other.send(&kill).await.unwrap().as_int(), Some(1));
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    // What has waited for it runs before the server answers anything else.
+    other.send(&client("UNPAUSE")).await.unwrap();
     let late = other.send(&Command::new("EXISTS").arg("late")).await;
     assert_eq!(late.unwrap().as_int(), Some(0), "it never ran");
 }
