@@ -9,6 +9,9 @@ use leasehold_testkit::{Cluster, Sentinels, Server, ms};
 use crate::redlock::{having, nothing_is_left, over, servers, taken};
 use crate::support::{exists, fields, until, within};
 
+/// Long enough that a busy machine renews it in time.
+const LEASE: Duration = ms(5_000);
+
 #[tokio::test]
 async fn two_dead_of_five_are_no_reason_to_wait_and_three_are_an_error() {
     let servers = servers(5).await;
@@ -78,12 +81,12 @@ async fn what_frozen_nodes_grant_later_is_released() {
 #[tokio::test]
 async fn it_lives_as_long_as_a_majority_renews_it() {
     let servers = servers(5).await;
-    let lease = ms(1_500);
+    let lease = LEASE;
     let red = over(&servers, lease).await;
     let guard = taken(&red, "a").await;
     servers[1].kill();
     servers[2].pause();
-    tokio::time::sleep(lease * 2).await;
+    tokio::time::sleep(lease * 5 / 4).await;
     assert!(guard.is_held(), "three renew it");
     servers[4].pause();
     let frozen = Instant::now();
@@ -100,7 +103,7 @@ async fn it_lives_as_long_as_a_majority_renews_it() {
 #[tokio::test]
 async fn a_node_that_forgot_takes_it_again_and_counts_then() {
     let servers = servers(3).await;
-    let lease = ms(1_200);
+    let lease = LEASE;
     let red = over(&servers, lease).await;
     let guard = taken(&red, "a").await;
     until("all have it", async || having(&servers, "a").await == 3).await;
@@ -111,10 +114,10 @@ async fn a_node_that_forgot_takes_it_again_and_counts_then() {
     })
     .await;
     assert_eq!(fields(&mut servers[0].raw().await, "a").await, holder);
-    tokio::time::sleep(lease).await;
+    tokio::time::sleep(lease * 2 / 3).await;
     // Now the other one may go.
     servers[1].kill();
-    tokio::time::sleep(lease).await;
+    tokio::time::sleep(lease * 5 / 4).await;
     assert!(guard.is_held());
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     nothing_is_left(&servers, "a").await;
@@ -123,7 +126,7 @@ async fn a_node_that_forgot_takes_it_again_and_counts_then() {
 #[tokio::test]
 async fn a_majority_that_forgot_is_a_loss_at_the_next_renewal() {
     let servers = servers(3).await;
-    let red = over(&servers, ms(1_500)).await;
+    let red = over(&servers, LEASE).await;
     let guard = taken(&red, "a").await;
     until("all have it", async || having(&servers, "a").await == 3).await;
     for server in &servers[..2] {
@@ -139,13 +142,15 @@ async fn a_majority_that_forgot_is_a_loss_at_the_next_renewal() {
 /// Three of five are restarted empty while somebody holds the lock: they could grant it again at once.
 #[tokio::test]
 async fn nodes_that_were_restarted_grant_nothing_until_all_leases_are_over() {
-    let servers = servers(5).await;
-    let lease = ms(2_000);
+    let lease = LEASE;
+    let mut servers = servers(2).await;
+    let started = Instant::now();
+    // A majority is as old as the third.
+    servers.extend(crate::redlock::servers(3).await);
     let connect = async || {
         let red = Redlock::builder(servers.iter().map(Server::url)).lease(lease);
         within("a connect", red.connect()).await.unwrap()
     };
-    let started = Instant::now();
     let (ours, theirs) = (connect().await, connect().await);
     assert!(
         started.elapsed() >= lease,
@@ -173,10 +178,12 @@ async fn nodes_that_were_restarted_grant_nothing_until_all_leases_are_over() {
 #[tokio::test]
 async fn nodes_of_all_kinds_make_a_majority() {
     let server = Server::start().await;
-    let cluster = Cluster::builder().masters(2).replicas(0).start().await;
+    let cluster = Cluster::builder().masters(2).replicas(0);
+    // None of its nodes fails here.
+    let cluster = cluster.node_timeout(Duration::from_secs(15)).start().await;
     let sentinels = Sentinels::start().await;
     let urls = [server.url(), cluster.url(), sentinels.url()];
-    let red = Redlock::builder(urls).lease(ms(1_500));
+    let red = Redlock::builder(urls).lease(LEASE);
     let red = within("a connect", red.connect()).await.unwrap();
     let name = cluster.key_at(1, "a").await;
     let guard = within("the lock", red.mutex(&name).lock().fenced().into_future()).await;
@@ -191,9 +198,9 @@ async fn nodes_of_all_kinds_make_a_majority() {
         until("each has it", async || exists(raw, &name).await).await;
     }
     // One that was too young at first has taken it by now, and counts from its next renewal on.
-    tokio::time::sleep(ms(1_000)).await;
+    tokio::time::sleep(LEASE * 2 / 3).await;
     server.kill();
-    tokio::time::sleep(ms(2_500)).await;
+    tokio::time::sleep(LEASE * 5 / 4).await;
     assert!(guard.is_held(), "renewed at the two others");
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     until("it is released", async || !exists(&mut raw[1], &name).await).await;

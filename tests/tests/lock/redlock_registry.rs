@@ -116,7 +116,7 @@ async fn scripts(server: &Server) -> i64 {
 #[tokio::test]
 async fn an_entry_that_a_node_lost_is_written_again_with_the_next_renewal() {
     let servers = servers(3).await;
-    let red = over(&servers, ms(3_000)).await;
+    let red = over(&servers, ms(6_000)).await;
     let guard = taken(&red, "a").await;
     is_registered(&servers, &red).await;
     servers[0].restart().await;
@@ -146,10 +146,10 @@ async fn without_the_right_to_it_nothing_else_is_missing() {
         raw.cmd(&["ACL", "LOG", "RESET"]).await;
         urls.push(format!("redis://blind:secret@{}", server.addr()));
     }
-    let builder = Redlock::builder(urls).namespace("shop").lease(ms(3_000));
+    let builder = Redlock::builder(urls).namespace("shop").lease(ms(6_000));
     let red = builder.durable().connect().await.unwrap();
     let guard = taken(&red, "a").await;
-    tokio::time::sleep(ms(4_000)).await;
+    tokio::time::sleep(ms(7_000)).await;
     assert!(guard.is_held(), "renewed");
     guard.release().await.unwrap();
     drop(taken(&red, "b").await);
