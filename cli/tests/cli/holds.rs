@@ -68,8 +68,8 @@ async fn a_script_locks_extends_and_unlocks() {
 async fn a_hold_that_is_over_does_nothing_to_the_next_one() {
     let server = Server::start().await;
     let mut raw = server.raw().await;
-    let first = lock(&server, "k", "100ms").await;
-    tokio::time::sleep(ms(150)).await;
+    let first = lock(&server, "k", "1s").await;
+    tokio::time::sleep(ms(1_050)).await;
     let second = lock(&server, "k", "1m").await;
     let before = raw.cmd(&["HGETALL", "k"]).await;
     for arguments in [

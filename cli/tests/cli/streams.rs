@@ -101,7 +101,7 @@ async fn what_is_left_of_the_group_ends_before_the_lock_is_free_and_a_daemon_liv
     super::support::beating(
         &mut run,
         &beats,
-        "(trap '' TERM; \"$@\") & setsid sleep 20 >/dev/null 2>&1 & echo $! && sleep 0.3 && exit 6",
+        "(trap '' TERM; \"$@\") & setsid sleep 20 >/dev/null 2>&1 & echo $!; until [ -s \"$BEATS\" ]; do sleep 0.05; done; exit 6",
     );
     let output = ended(run.spawn().expect("it starts")).await;
     let after = super::support::now();

@@ -152,7 +152,7 @@ async fn a_job_that_stays_stopped_loses_its_lock_and_its_command() {
     let server = Server::start().await;
     let mut terminal = Terminal::open(&server);
     terminal.expect("prompt> ");
-    terminal.line("leasehold run --lease 1s k -- sh -c 'echo u\"\"p; sleep 30'");
+    terminal.line("leasehold run --lease 4s k -- sh -c 'echo u\"\"p; sleep 30'");
     terminal.expect("up");
     // A shell between `vfork` and `exec` does not stop.
     tokio::time::sleep(ms(200)).await;
