@@ -137,6 +137,7 @@ async fn missing_rights_are_named() {
         "+hscan",
         "+del",
         "+info",
+        "+zcard",
         "+zrevrange",
         "+zadd",
         "+zrank",

@@ -25,7 +25,9 @@ const PROCESS: &str = "~lockp:*";
 const REPEATED: &str = "+get";
 
 /// The tickets of those who wait, without which they ask again and again.
-const LINE: &[&str] = &["~leasehold_line:{shop:*", "+zrevrange", "+zadd", "+zrank"];
+const LINE: &[&str] = &["~leasehold_line:{shop:*", "+zcard", "+zadd", "+zrank"];
+/// The end of the line, behind tickets of a later time: the server's clock was set back.
+const CLOCK: &str = "+zrevrange";
 /// The place of a ticket that waits for long.
 const PLACE: &str = "+zscore";
 /// Granting the lock to the first ticket, and its message; without them waiters look by themselves.
@@ -43,7 +45,6 @@ const REDISSON: &[&str] = &[
     "+subscribe",
     "+unsubscribe",
     "+pubsub|numsub",
-    "+zcard",
 ];
 
 /// Further rights of locks that replicas confirm, besides `+info`.
@@ -56,7 +57,7 @@ const LEASE: Duration = Duration::from_secs(3);
 
 /// The rights to the whole mutex at one server.
 fn all_rights() -> Vec<&'static str> {
-    let line = [LINE, &[PLACE], GRANTS, MESSAGES].concat();
+    let line = [LINE, &[PLACE, CLOCK], GRANTS, MESSAGES].concat();
     [PATTERNS, COMMANDS, NOTED, &[REPEATED, PROCESS], &line].concat()
 }
 
@@ -312,13 +313,48 @@ async fn each_missing_right_is_an_error_that_says_so_or_makes_waiters_ask() {
     each_is_asked_for(&mut place, &rights, MESSAGES).await;
 }
 
+/// A ticket that cannot be put behind one of a later time has no place: its waiter asks.
+#[tokio::test]
+async fn after_the_clock_was_set_back_the_end_of_the_line_is_asked_for() {
+    let (server, mut place) = single().await;
+    let mut raw = server.raw().await;
+    for (rights, is_in_line) in [(all_rights(), true), (without(&all_rights(), CLOCK), false)] {
+        let users = place.user(&rights).await.unwrap();
+        until("a grant is heard", async || {
+            is_heard(&mut place, &users, "a").await
+        })
+        .await;
+        let guard = users.0.mutex("a").lock().await.unwrap();
+        let later = ["ZADD", "leasehold_line:{shop:a}", "9000000000000000"];
+        raw.cmd(&[&later[..], &["dead:1"]].concat()).await;
+        let waiter = tokio::spawn(users.1.mutex("a").lock().into_future());
+        if is_in_line {
+            until("it stands behind", async || {
+                let line = raw.cmd(&["ZRANGE", "leasehold_line:{shop:a}", "0", "-1"]);
+                let line = line.await;
+                line.array().len() == 2 && line.array()[0].str() == "dead:1"
+            })
+            .await;
+        } else {
+            until("it is denied", async || {
+                place.denied().await == [CLOCK.trim_start_matches('+')]
+            })
+            .await;
+        }
+        guard.release().await.unwrap();
+        let next = within("its turn", waiter).await.unwrap().unwrap();
+        assert_eq!(next.release().await.unwrap(), Release::Released);
+        raw.cmd(&["DEL", "leasehold_line:{shop:a}"]).await;
+    }
+}
+
 /// A user of locks as they were before there was a line.
 #[tokio::test]
 async fn without_any_right_to_the_line_locks_are_taken_released_and_waited_for() {
     let (server, mut place) = single().await;
     let mut raw = server.raw().await;
     let others = place.user(&all_rights()).await.unwrap();
-    let line = [LINE, &[PLACE, "+zrem"], GRANTS, MESSAGES].concat();
+    let line = [LINE, &[PLACE, CLOCK, "+zrem"], GRANTS, MESSAGES].concat();
     for missing in [&LINE[..1], &line[..]] {
         let mut rights = all_rights();
         rights.retain(|right| !missing.contains(right));

@@ -19,7 +19,7 @@
 -- line is the reason. No error is thrown: the line must not hide the end of a hold.
 
 local function grant(mode, own)
-  local token, time, refused
+  local token, refused, now
   local block = 1
   for _ = 1, 64 do
     local first = redis.pcall('ZPOPMIN', KEYS[3])
@@ -29,12 +29,12 @@ local function grant(mode, own)
     end
     local client, number, lease, plus = string.match(ticket, '^(.+):(%d+)|?(%d*)(%+?)$')
     if not token or plus == '+' and block == 1 then
-      time = redis.call('TIME')
       block = plus == '+' and 64 or 1
-      token, refused = next_token(time, block)
+      token, refused, now = next_token(redis.call('TIME'), block)
     end
+    local told = lease == '' and '1000' or lease
     local polls = lease and string.byte(lease) == 48
-    lease = lease == '' and 1000 or tonumber(lease)
+    lease = tonumber(told)
     -- Another ticket is not one of ours: it is dropped. A time beyond a minute could be none that a key can have.
     if client and lease > 0 and lease <= 60000 then
       local hold, heard = client .. ':' .. number, refused
@@ -47,8 +47,8 @@ local function grant(mode, own)
         if ticket ~= own and not polls then
           local channel = mode == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
           -- Not by `string.format`, which ends a name at a zero byte.
-          local message = word .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
-            .. lease .. ' ' .. KEYS[1]
+          local first_token = token == tonumber(now) and now or string.format('%.0f', token)
+          local message = word .. number .. ' ' .. first_token .. ' ' .. now .. ' ' .. told .. ' ' .. KEYS[1]
           heard = redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
         end
         if type(heard) ~= 'number' or heard == 0 and mode ~= 'C' and mode ~= 'S' then

@@ -5,7 +5,8 @@
 --
 -- It is the server's time in microseconds, or one more than the counter where that is ahead: so it grows even if the counter
 -- was lost in a flush or a failover. With a `block`, so many are reserved, of which it is the first. Returns nil and an error
--- if the counter is not a number; nothing has changed then.
+-- if the counter is not a number; nothing has changed then. Behind them the time in microseconds, as text: numbers of 16 digits
+-- are made of text, and text of them, by the slowest functions of Lua.
 
 local function set_counter(text, ...)
   if ARGV[3] == '0' then
@@ -50,8 +51,10 @@ local function settle_token(text, last, old, block)
 end
 
 local function next_token(time, block)
-  local text = time[1] .. string.format('%06d', time[2])
+  local text = time[2]
+  text = time[1] .. (#text == 6 and text or string.format('%06d', text))
   local last = block > 1 and string.format('%.0f', tonumber(text) + block - 1) or text
-  return settle_token(text, last, set_counter(last, 'GET'), block)
+  local token, refused = settle_token(text, last, set_counter(last, 'GET'), block)
+  return token, refused, text
 end
 

@@ -55,6 +55,7 @@ const MUTEX: Needs = Needs {
         "set",
         "del",
         "exists",
+        "zcard",
         "zpopmin",
         "zrevrange",
         "zadd",
