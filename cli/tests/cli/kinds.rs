@@ -339,7 +339,13 @@ async fn a_lock_at_several_servers_waits_for_their_age_nests_and_is_busy() {
     let script = r#"
         "$0" run --durable k -- sh -c 'echo "$LEASEHOLD_TOKEN"' || exit
         echo "$LEASEHOLD_TOKEN"
-        env -u LEASEHOLD_OUTER "$0" run --durable --try k -- true; echo "$?"
+        # 69: on a busy machine too few nodes may answer in time.
+        for _ in 1 2 3 4 5 6 7 8 9; do
+            env -u LEASEHOLD_OUTER "$0" run --durable --try k -- true
+            ended=$?
+            [ "$ended" = 69 ] || break
+        done
+        echo "$ended"
         env -u LEASEHOLD_REDLOCK "$0" run --try k -- true; echo "$?"
         "$0" run --durable other -- echo other
     "#;

@@ -34,7 +34,7 @@ async fn all_replicas_expose_a_frozen_master(shard: Shard) {
     } else {
         5
     };
-    shard.settle_on(shard.master().await).await;
+    shard.settle_wholly().await;
     let mut both = 0;
     for number in 0..rounds {
         both += usize::from(round(&shard, number).await);
@@ -110,7 +110,7 @@ async fn round(shard: &Shard, number: usize) -> bool {
         // to it, which loses all grants of the new one alone.
         println!("round {number}: the promotion was taken back");
         let _ = fast_try.await;
-        shard.settle_on(shard.master().await).await;
+        shard.settle_wholly().await;
         return false;
     }
     match safe_outcome {
@@ -148,7 +148,7 @@ async fn round(shard: &Shard, number: usize) -> bool {
     }
     let fast_granted = fast_guard.is_some();
     drop((fast_guard, safe_holder, fast_holder));
-    shard.settle_on(promoted).await;
+    shard.settle_wholly().await;
     fast_granted
 }
 

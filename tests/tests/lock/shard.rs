@@ -124,11 +124,12 @@ impl Shard {
         }
     }
 
-    /// Waits until all servers follow `master`, and every client is told so, with both replicas.
-    pub(crate) async fn settle_on(&self, master: usize) {
+    /// Waits until all servers follow one master, and every client is told so, with both replicas.
+    pub(crate) async fn settle_wholly(&self) {
         self.settle().await;
         match self {
             Self::Cluster(cluster) => {
+                let master = self.master().await;
                 // A node does not list a replica before it knows that it has data. A client that
                 // connects until then does not know the number of replicas.
                 let set = ["SET", TAG, "1", "PX", "60000"];
@@ -137,12 +138,12 @@ impl Shard {
                     both_are_listed(cluster, node, master).await;
                 }
             }
+            // Whichever it is: a sentinel that does not know of a promotion may take it back later.
             Self::Sentinels(_) => {
-                until("the sentinels agree", async || {
-                    match self.named_master().await {
-                        Some(named) if named == master => Ok(()),
-                        named => Err(format!("they name {named:?}")),
-                    }
+                until("the sentinels name a master", async || {
+                    let named = self.named_master().await.ok_or_else(|| "none".to_owned())?;
+                    let history = self.history(named).await;
+                    history.map(drop).ok_or_else(|| "a replica".to_owned())
                 })
                 .await;
             }
