@@ -36,13 +36,13 @@ demo-cluster:
 	@.ci/install server
 	@$(CARGO) run --quiet --release --package leasehold-demo -- --cluster $(ARGS)
 
-# Most tests wait for leases to end, so twice as many run at a time as there are processors. Storms keep those busy.
+# Most tests wait for leases to end, so twice as many run at a time as there are processors; one that fails is run once more,
+# alone, and told of. Storms keep the processors busy, and get no second try.
 # The last ones run what most programs build, without features: no TLS, and no clock of a fake. A turn of each primitive and its
 # renewals, and what only a build without TLS shows. Of the workspace as well, so that nothing else is compiled anew.
 test:
 	@.ci/install server
-	RUST_TEST_THREADS=$$((2 * $$(getconf _NPROCESSORS_ONLN))) $(CARGO) test --workspace --all-features --no-fail-fast \
-		--lib --bins --examples --test cli --test cluster --test family --test kit --test lock --test look --test resp
+	CARGO=$(CARGO) .ci/test
 	$(CARGO) test --workspace --all-features --test storm
 	$(CARGO) test --workspace --all-features --doc
 	$(CARGO) test --workspace --test family --test resp -- $(PLAIN)
