@@ -26,7 +26,7 @@ use crate::support::ms;
 const AT_ONCE: usize = 4;
 
 /// How often a scene that differs is played again.
-const AGAIN: usize = 2;
+const AGAIN: usize = 6;
 
 /// After the commands that were recorded of a step, others that are not expected have this long to come.
 const SETTLES: Duration = ms(60);
