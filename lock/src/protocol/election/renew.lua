@@ -11,7 +11,8 @@
 -- is there: `WAIT` may follow, and newer servers confirm at once what wrote nothing.
 --
 -- A lock that holds something else now has no hold of ours: 0, and the others are unharmed. An entry that is not of this leader
--- stays as it is, without an expiry if it is somebody's data. Any other error is the answer to the whole call. It says nothing about the holds, so it must not become a 0.
+-- stays as it is, without an expiry if it is somebody's data. Any other error is the answer to the whole call. It says nothing
+-- about the holds, so it must not become a 0.
 
 local held = {}
 for i = 1, #KEYS / 2 do

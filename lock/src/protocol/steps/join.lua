@@ -1,4 +1,4 @@
--- The step of those who wait: a ticket in the line.
+-- The step of those who wait: a ticket in the line. The token step before it has the text of the time.
 --
 -- KEYS[1]  the lock: a hash of holder -> count
 -- KEYS[3]  the line: a sorted set of tickets by place
@@ -14,9 +14,7 @@
 
 local function join(ticket, score, ttl)
   local call = redis.call
-  local time = call('TIME')
-  local text = time[2]
-  text = time[1] .. (#text == 6 and text or string.format('%06d', text))
+  local text = micros(call('TIME'))
   local ahead = call('ZCARD', KEYS[3])
   -- Tickets that are in line already have found a lock there.
   local refused = ahead == 0 and not score and foreign_data()

@@ -50,9 +50,14 @@ local function settle_token(text, last, old, block)
   return nil, redis.error_reply('BADTOKEN the counter of fencing tokens is not a number, or ran out of the exact integers')
 end
 
-local function next_token(time, block)
+-- The reply of TIME as text, in microseconds.
+local function micros(time)
   local text = time[2]
-  text = time[1] .. (#text == 6 and text or string.format('%06d', text))
+  return time[1] .. (#text == 6 and text or string.format('%06d', text))
+end
+
+local function next_token(time, block)
+  local text = micros(time)
   local last = block > 1 and string.format('%.0f', tonumber(text) + block - 1) or text
   local token, refused = settle_token(text, last, set_counter(last, 'GET'), block)
   return token, refused, text
