@@ -113,7 +113,7 @@ pub(crate) type TakeOver = for<'a> fn(&Attempt<'a>, former: &'a str) -> Call<'a>
 
 impl Protocol {
     /// A protocol on the data whose grants begin with this word: its release takes back any hold there.
-    pub(crate) fn of_word(word: &str) -> Option<&'static Self> {
+    pub(crate) fn of_word(word: &[u8]) -> Option<&'static Self> {
         let all = [
             &mutex::MUTEX,
             &fair::FAIR,
@@ -123,7 +123,8 @@ impl Protocol {
             &counting::COUNTING,
             &election::ELECTION,
         ];
-        all.into_iter().find(|protocol| protocol.word == word)
+        all.into_iter()
+            .find(|protocol| protocol.word.as_bytes() == word)
     }
 }
 

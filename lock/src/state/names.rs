@@ -75,20 +75,15 @@ pub(crate) enum BadName {
 impl Derived {
     /// The name that the rule derives from `key`.
     fn of(self, key: &str) -> Box<str> {
-        let (before, after) = if key.contains('{') {
-            (":", ":")
-        } else {
-            (":{", "}:")
-        };
-        match self {
-            Self::Prefixed(prefix) => [prefix, before, key, after.trim_end_matches(':')]
-                .concat()
-                .into(),
-            Self::Suffixed(suffix) => [before.trim_start_matches(':'), key, after, suffix]
-                .concat()
-                .into(),
-            Self::Wrapped(prefix) => [prefix, "{", key, "}"].concat().into(),
+        let has_brace = key.as_bytes().contains(&b'{');
+        match (self, has_brace) {
+            (Self::Prefixed(prefix), true) => [prefix, ":", key].concat(),
+            (Self::Prefixed(prefix), false) => [prefix, ":{", key, "}"].concat(),
+            (Self::Suffixed(suffix), true) => [key, ":", suffix].concat(),
+            (Self::Suffixed(suffix), false) => ["{", key, "}:", suffix].concat(),
+            (Self::Wrapped(prefix), _) => [prefix, "{", key, "}"].concat(),
         }
+        .into()
     }
 }
 
@@ -99,8 +94,10 @@ impl Name {
             None => name.into(),
         };
         let derived: Box<[Box<str>]> = layout.keys.iter().map(|rule| rule.of(&key)).collect();
-        // Both rules for keys wrap the same names in the same braces: one of them shows it for all.
-        let same_tag = tag(key.as_bytes()) == tag(Derived::Prefixed("").of(&key).as_bytes());
+        // A name without braces is the tag of all. Otherwise both rules for keys wrap the same names in the same braces: one of
+        // them shows it for all.
+        let same_tag = !key.contains(['{', '}'])
+            || tag(key.as_bytes()) == tag(Derived::Prefixed("").of(&key).as_bytes());
         let bad = if name.is_empty() {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
