@@ -116,10 +116,7 @@ impl Encode for [&[u8]] {
             // command without a name is refused, as it should be.
             return [&b""[..]].encode(out);
         }
-        encode::array(out, self.len());
-        for arg in self {
-            encode::bulk(out, arg);
-        }
+        encode::request(out, self);
     }
 
     fn breaks_sharing(&self) -> Option<&'static str> {

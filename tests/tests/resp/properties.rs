@@ -169,3 +169,26 @@ fn headers_of_every_length_are_written_as_they_are_read() {
     }
     let _: Decoder = Decoder::default();
 }
+
+#[test]
+fn a_request_is_the_header_of_an_array_and_its_arguments() {
+    for lens in [
+        vec![0],
+        vec![1, 9, 10, 11, 99, 100, 101],
+        vec![1000, 0, 70_000],
+        vec![3; 9],
+        vec![3; 10],
+        vec![10; 100],
+    ] {
+        let args: Vec<Vec<u8>> = lens.iter().map(|&len| vec![b'x'; len]).collect();
+        let slices: Vec<&[u8]> = args.iter().map(|arg| &**arg).collect();
+        let mut written = b"before".to_vec();
+        slices[..].encode(&mut written);
+        let mut expected = b"before".to_vec();
+        encode::array(&mut expected, args.len());
+        for arg in &args {
+            encode::bulk(&mut expected, arg);
+        }
+        assert_eq!(written, expected, "{lens:?}");
+    }
+}
