@@ -6,15 +6,15 @@
 //! its own, after which the subscriber must look at the state it waits for.
 //!
 //! A failover moves all channels of a shard at once, which may be ten thousand. Events of a connection therefore cost
-//! the same for any number of channels; a walk over all of them happens in slices, in a task of its own; and at most
-//! [`WINDOW`] subscriptions are under way at a node, so that other commands are answered in between.
+//! the same for any number of channels; a walk over all of them happens in slices, in a task of its own; and only
+//! so many subscriptions are under way at a node that other commands are answered in between.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leasehold_resp::connection::Event;
@@ -31,16 +31,22 @@ use crate::source::Source;
 /// Pause before the next attempt after a server ended or redirected a subscription: by then the map may be newer.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Subscriptions that are under way at one node when channels are subscribed to anew. With 64 the p99 of other commands was
-/// 2.5 to 5 times the calm one while ten thousand were repeated, with 16 it is 1.7 to 2, and they take no longer.
-const WINDOW: usize = 16;
+/// Subscriptions that are under way at one node when channels are subscribed to anew: as few as keep a near server busy. While
+/// ten thousand were repeated at a cluster on this machine, the p99 of other commands was 2.5 to 5 times the calm one with 64 of
+/// them, 1.3 to 2.7 times with 16, 0.7 to 1.6 with 4; all took 0.15, 0.18 and 0.29 s.
+const FEWEST: usize = 4;
+
+/// The most of them, for a server that is far: there each waits for the round trip, and others do not wait for it.
+const MOST: usize = 64;
+
+/// One more may be under way for so much of the shortest round trip.
+const SPACING: Duration = Duration::from_micros(25);
 
 /// Channels that a walk looks at before other tasks get their turn.
 const SLICE: usize = 128;
 
 /// The subscriptions of one client.
 pub(crate) struct Hub {
-    /// Whether channels belong to slots.
     /// Whether channels belong to slots.
     sharded: AtomicBool,
     routing: Routing,
@@ -110,6 +116,8 @@ enum Progress {
 #[derive(Default)]
 struct Window {
     in_flight: usize,
+    /// The shortest time that one of them took.
+    round_trip: Option<Duration>,
     /// Channels to subscribe to next. Some may have been assigned to another node since.
     waiting: VecDeque<Bytes>,
 }
@@ -305,7 +313,7 @@ impl Hub {
         let Some(window) = windows.get_mut(&node.id) else {
             return;
         };
-        while window.in_flight < WINDOW
+        while window.in_flight < window.size()
             && let Some(name) = window.waiting.pop_front()
         {
             let Some(channel) = channels
@@ -350,11 +358,13 @@ impl Hub {
             Arc::downgrade(node),
             name.clone(),
         );
+        let submitted = Instant::now();
         let asked = node
             .connection()
             .subscribe_then(&subscribe, move |outcome| {
                 if let Some(hub) = hub.upgrade() {
-                    hub.answered(id, at.upgrade().as_ref(), session, &asked_for, outcome);
+                    let (node, after) = (at.upgrade(), submitted.elapsed());
+                    hub.answered((id, node.as_ref()), session, &asked_for, after, outcome);
                 }
             });
         if asked {
@@ -369,18 +379,23 @@ impl Hub {
         asked
     }
 
-    /// Takes the outcome of a subscription that was submitted to the node with this `id`, which may be gone.
+    /// Takes the outcome that a subscription has `after` so long, which was submitted to the node with this `id`, which may be
+    /// gone.
     fn answered(
         &self,
-        id: u64,
-        node: Option<&Arc<Node>>,
+        (id, node): (u64, Option<&Arc<Node>>),
         session: u64,
         name: &Bytes,
+        after: Duration,
         outcome: Result<Value, Error>,
     ) {
         let mut state = self.lock();
         if let Some(window) = state.windows.get_mut(&id) {
             window.in_flight = window.in_flight.saturating_sub(1);
+            if outcome.is_ok() {
+                let shortest = window.round_trip.map_or(after, |known| known.min(after));
+                window.round_trip = Some(shortest);
+            }
         }
         let Some(node) = node else { return };
         let source = Source { node: id, session };
@@ -480,6 +495,16 @@ impl fmt::Debug for Hub {
             .field("sharded", &self.is_sharded())
             .field("channels", &self.lock().channels.len())
             .finish_non_exhaustive()
+    }
+}
+
+impl Window {
+    /// How many may be under way.
+    fn size(&self) -> usize {
+        let more = self
+            .round_trip
+            .map_or(0, |time| time.as_nanos() / SPACING.as_nanos());
+        usize::try_from(more).unwrap_or(MOST).clamp(FEWEST, MOST)
     }
 }
 

@@ -86,3 +86,40 @@ fn a_channel_is_kept_until_its_last_subscriber_leaves() {
     hub.remove(&name, &second);
     assert!(hub.lock().channels.is_empty());
 }
+
+#[test]
+fn more_subscriptions_are_under_way_the_farther_the_node_is() {
+    let size = |round_trip: Option<u64>| {
+        let window = Window {
+            round_trip: round_trip.map(Duration::from_micros),
+            ..Window::default()
+        };
+        window.size()
+    };
+    assert_eq!(size(None), FEWEST, "not known yet");
+    assert_eq!(size(Some(40)), FEWEST, "on this machine");
+    assert_eq!(size(Some(500)), 20, "in this region");
+    assert_eq!(size(Some(50_000)), MOST, "in another one");
+}
+
+#[test]
+fn the_shortest_round_trip_counts_and_a_failure_is_none() {
+    let (hub, node, _) = hub();
+    let name = Bytes::from_static(b"channel");
+    hub.lock().windows.insert(node.id, Window::default());
+    let known = |micros: u64, outcome| {
+        let after = Duration::from_micros(micros);
+        // Another one is under way, so the window stays.
+        hub.lock().windows.entry(node.id).or_default().in_flight = 2;
+        hub.answered((node.id, Some(&node)), 0, &name, after, outcome);
+        hub.lock().windows[&node.id].round_trip
+    };
+    let micros = |n| Some(Duration::from_micros(n));
+    assert_eq!(known(900, Ok(Value::Null)), micros(900));
+    assert_eq!(known(700, Ok(Value::Null)), micros(700));
+    assert_eq!(known(800, Ok(Value::Null)), micros(700));
+    assert_eq!(
+        known(1, Err(Error::unknown(&Arc::from("node"), "cut"))),
+        micros(700)
+    );
+}
