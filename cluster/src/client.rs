@@ -16,7 +16,7 @@ use crate::monitor::Monitor;
 use crate::node::Node;
 use crate::redirect::{RetryState, Step};
 use crate::router::Router;
-use crate::script::ScriptCall;
+use crate::script::{OwnedCall, ScriptCall};
 use crate::slot::slot;
 use crate::source::Source;
 use crate::submitted::{Submitted, note};
@@ -193,10 +193,11 @@ impl Client {
         unanswered: &mut Unanswered,
     ) -> Result<Evaluated, Error> {
         self.contact().await?;
-        let mut call = *call;
+        let mut fallback: Option<Box<OwnedCall>> = None;
         let mut retry = RetryState::new(deadline, true);
         let mut route = Route::Map;
         loop {
+            let call = fallback.as_ref().map_or(*call, |owned| owned.as_call());
             let (node, asking) = match &route {
                 Route::Map => match self.0.serving(call.key()) {
                     Some(node) => (node, false),
@@ -237,7 +238,7 @@ impl Client {
                 }
                 Err(error) => {
                     if let Some(single) = call.fallback_after(&error) {
-                        call = single;
+                        fallback = Some(Box::new(single));
                         route = Route::Map;
                         continue;
                     }
@@ -385,14 +386,22 @@ impl Client {
         key: &[u8],
         deadline: Instant,
     ) -> Result<Option<Instant>, Error> {
-        let retry = RetryState::new(deadline, false);
-        loop {
-            let node = self.node_for(key, &retry).await?;
-            if node.connection().is_up() {
-                return Ok(node.connection().server_started());
-            }
-            self.await_node(&node, &retry).await?;
+        let up = self.0.serving(key);
+        if let Some(node) = up.filter(|node| node.connection().is_up()) {
+            return Ok(node.connection().server_started());
         }
+        // On the heap, since its size would be part of every acquisition.
+        Box::pin(async {
+            let retry = RetryState::new(deadline, false);
+            loop {
+                let node = self.node_for(key, &retry).await?;
+                if node.connection().is_up() {
+                    return Ok(node.connection().server_started());
+                }
+                self.await_node(&node, &retry).await?;
+            }
+        })
+        .await
     }
 
     /// Sends one command to the masters of the map, to `most` of them at most. Returns the answers by the names of their

@@ -59,7 +59,7 @@ pub use expectation::{Quorum, Refusal};
 pub use inbox::SubscriptionEvent;
 pub use monitor::{Change, Monitor};
 pub use replicated::{Confirmed, Demand, Replicated, Round, Unconfirmed};
-pub use script::{Script, ScriptCall};
+pub use script::{OwnedCall, Script, ScriptCall};
 pub use service::FailureDetection;
 pub use source::Source;
 pub use submitted::Submitted;

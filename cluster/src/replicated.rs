@@ -19,7 +19,7 @@ use crate::master_link::{MasterLink, Replies, info_replication, nothing_written}
 use crate::node::Node;
 use crate::redirect::{RetryState, Step};
 use crate::replication_info::ReplicationInfo;
-use crate::script::ScriptCall;
+use crate::script::{OwnedCall, ScriptCall};
 use crate::submitted::note;
 use crate::unanswered::Unanswered;
 
@@ -126,10 +126,11 @@ impl Client {
         wrote: impl Fn(&Value) -> bool,
         unanswered: &mut Unanswered,
     ) -> Result<Replicated, Error> {
-        let mut call = *call;
+        let mut fallback: Option<Box<OwnedCall>> = None;
         let mut retry = RetryState::new(deadline, true);
         let mut asked: Option<Arc<Node>> = None;
         loop {
+            let call = fallback.as_ref().map_or(*call, |owned| owned.as_call());
             let (node, asking) = match asked.take() {
                 Some(node) => (node, true),
                 None => (self.node_for(call.key(), &retry).await?, false),
@@ -146,7 +147,7 @@ impl Client {
                 Err(error) => error,
             };
             if let Some(single) = call.fallback_after(&error) {
-                call = single;
+                fallback = Some(Box::new(single));
                 continue;
             }
             node.note(&error, call.script().bit());

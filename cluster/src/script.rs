@@ -1,5 +1,6 @@
 //! A script, which knows its SHA-1 from birth.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use leasehold_resp::encode;
@@ -65,8 +66,7 @@ impl Script {
     pub const fn call<'a>(&'a self, keys: &'a [&'a [u8]], args: &'a [&'a [u8]]) -> ScriptCall<'a> {
         ScriptCall {
             script: self,
-            keys,
-            args,
+            parts: Parts::Borrowed { keys, args },
             fallback: None,
         }
     }
@@ -76,17 +76,36 @@ impl Script {
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptCall<'a> {
     script: &'a Script,
-    keys: &'a [&'a [u8]],
-    args: &'a [&'a [u8]],
+    parts: Parts<'a>,
     fallback: Option<Fallback<'a>>,
 }
 
-/// A call that is made instead of another one.
+/// The keys and arguments of a call.
 #[derive(Clone, Copy, Debug)]
+enum Parts<'a> {
+    Borrowed {
+        keys: &'a [&'a [u8]],
+        args: &'a [&'a [u8]],
+    },
+    Owned {
+        keys: &'a [Box<[u8]>],
+        args: &'a [Box<[u8]>],
+    },
+}
+
+/// A call that is made instead of another one.
+#[derive(Clone, Copy)]
 struct Fallback<'a> {
-    call: &'a ScriptCall<'a>,
+    call: Instead<'a>,
     /// Whether only a migrating slot is a reason.
     migrating_only: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Instead<'a> {
+    /// Put together when it is needed, which is seldom.
+    Made(&'a (dyn Fn() -> OwnedCall + Sync)),
+    Owned(&'a OwnedCall),
 }
 
 impl<'a> ScriptCall<'a> {
@@ -96,21 +115,25 @@ impl<'a> ScriptCall<'a> {
     /// ASK, the target TRYAGAIN, until the migration ends), and one with a single key can. And a user may have no right to
     /// one of the keys. The fallback may have one of its own.
     #[must_use]
-    pub const fn with_fallback(self, fallback: &'a Self) -> Self {
+    pub const fn with_fallback(self, fallback: &'a (dyn Fn() -> OwnedCall + Sync)) -> Self {
         self.falling_back(fallback, false)
     }
 
     /// The same with a `fallback` that is made when the server says `TRYAGAIN` only: without its other keys it gives less than
     /// a user with rights to them relies on.
     #[must_use]
-    pub const fn while_migrating(self, fallback: &'a Self) -> Self {
+    pub const fn while_migrating(self, fallback: &'a (dyn Fn() -> OwnedCall + Sync)) -> Self {
         self.falling_back(fallback, true)
     }
 
-    const fn falling_back(self, call: &'a Self, migrating_only: bool) -> Self {
+    const fn falling_back(
+        self,
+        make: &'a (dyn Fn() -> OwnedCall + Sync),
+        migrating_only: bool,
+    ) -> Self {
         Self {
             fallback: Some(Fallback {
-                call,
+                call: Instead::Made(make),
                 migrating_only,
             }),
             ..self
@@ -118,14 +141,17 @@ impl<'a> ScriptCall<'a> {
     }
 
     /// The fallback, if `error` calls for it.
-    pub(crate) fn fallback_after(&self, error: &Error) -> Option<Self> {
+    pub(crate) fn fallback_after(&self, error: &Error) -> Option<OwnedCall> {
         let fallback = self.fallback?;
         let is_reason = match error.as_server()?.kind() {
             ServerErrorKind::TryAgain => true,
             ServerErrorKind::NoPerm => !fallback.migrating_only,
             _ => false,
         };
-        is_reason.then_some(*fallback.call)
+        is_reason.then(|| match fallback.call {
+            Instead::Made(make) => make(),
+            Instead::Owned(call) => call.clone(),
+        })
     }
 
     /// The script that is called.
@@ -137,7 +163,11 @@ impl<'a> ScriptCall<'a> {
     /// The key that routes the call: the first one, or none.
     #[must_use]
     pub(crate) fn key(&self) -> &'a [u8] {
-        self.keys.first().copied().unwrap_or_default()
+        match self.parts {
+            Parts::Borrowed { keys, .. } => keys.first().copied(),
+            Parts::Owned { keys, .. } => keys.first().map(|key| &**key),
+        }
+        .unwrap_or_default()
     }
 
     /// The same call with the source in it, for a server that does not know the script.
@@ -148,11 +178,9 @@ impl<'a> ScriptCall<'a> {
     }
 
     fn encode_as(&self, out: &mut Vec<u8>, verb: &[u8]) {
-        encode::array(out, 3 + self.keys.len() + self.args.len());
-        out.extend_from_slice(verb);
-        encode::int(out, self.keys.len() as i64);
-        for part in self.keys.iter().chain(self.args) {
-            encode::bulk(out, part);
+        match self.parts {
+            Parts::Borrowed { keys, args } => encode_parts(out, verb, keys, args),
+            Parts::Owned { keys, args } => encode_parts(out, verb, keys, args),
         }
     }
 }
@@ -160,6 +188,80 @@ impl<'a> ScriptCall<'a> {
 impl Encode for ScriptCall<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
         self.encode_as(out, &self.script.evalsha);
+    }
+}
+
+impl fmt::Debug for Fallback<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fallback")
+            .field("migrating_only", &self.migrating_only)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A call that owns its keys and arguments.
+#[derive(Clone, Debug)]
+pub struct OwnedCall {
+    script: &'static Script,
+    keys: Vec<Box<[u8]>>,
+    args: Vec<Box<[u8]>>,
+    fallback: Option<OwnedFallback>,
+}
+
+#[derive(Clone, Debug)]
+struct OwnedFallback {
+    call: Box<OwnedCall>,
+    migrating_only: bool,
+}
+
+impl OwnedCall {
+    /// A call of `script`. All keys must hash to one slot; the first one routes.
+    #[must_use]
+    pub const fn new(script: &'static Script, keys: Vec<Box<[u8]>>, args: Vec<Box<[u8]>>) -> Self {
+        Self {
+            script,
+            keys,
+            args,
+            fallback: None,
+        }
+    }
+
+    /// As [`ScriptCall::with_fallback`].
+    #[must_use]
+    pub fn with_fallback(self, fallback: Self) -> Self {
+        self.falling_back(fallback, false)
+    }
+
+    /// As [`ScriptCall::while_migrating`].
+    #[must_use]
+    pub fn while_migrating(self, fallback: Self) -> Self {
+        self.falling_back(fallback, true)
+    }
+
+    fn falling_back(self, call: Self, migrating_only: bool) -> Self {
+        Self {
+            fallback: Some(OwnedFallback {
+                call: Box::new(call),
+                migrating_only,
+            }),
+            ..self
+        }
+    }
+
+    /// The call, in the form in which a client takes it.
+    #[must_use]
+    pub fn as_call(&self) -> ScriptCall<'_> {
+        ScriptCall {
+            script: self.script,
+            parts: Parts::Owned {
+                keys: &self.keys,
+                args: &self.args,
+            },
+            fallback: self.fallback.as_ref().map(|fallback| Fallback {
+                call: Instead::Owned(&fallback.call),
+                migrating_only: fallback.migrating_only,
+            }),
+        }
     }
 }
 
@@ -203,10 +305,70 @@ impl Known {
     }
 }
 
+fn encode_parts<T: AsRef<[u8]>>(out: &mut Vec<u8>, verb: &[u8], keys: &[T], args: &[T]) {
+    encode::array(out, 3 + keys.len() + args.len());
+    out.extend_from_slice(verb);
+    encode::int(out, keys.len() as i64);
+    for part in keys.iter().chain(args) {
+        encode::bulk(out, part.as_ref());
+    }
+}
+
 fn arguments(parts: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     for part in parts {
         encode::bulk(&mut out, part.as_bytes());
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, LazyLock};
+
+    use super::*;
+
+    static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new("return KEYS[1]"));
+
+    fn call_on(keys: &[&str]) -> OwnedCall {
+        let keys = keys.iter().map(|key| key.as_bytes().into());
+        OwnedCall::new(&SCRIPT, keys.collect(), vec![(*b"argument").into()])
+    }
+
+    fn error(line: &str) -> Error {
+        Error::server(&Arc::from("10.0.0.1:6379"), line.as_bytes())
+    }
+
+    fn encoded(call: ScriptCall<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        call.encode(&mut out);
+        out
+    }
+
+    #[test]
+    fn each_fallback_has_its_reasons_and_one_of_its_own() {
+        let (try_again, no_perm) = (error("TRYAGAIN soon"), error("NOPERM no key"));
+        let keys: [&[u8]; 3] = [b"lock", b"counter", b"line"];
+        let without_line = || call_on(&["lock", "counter"]).while_migrating(call_on(&["lock"]));
+        let call = SCRIPT
+            .call(&keys, &[b"argument"])
+            .with_fallback(&without_line);
+        assert!(call.fallback_after(&error("WRONGTYPE a list")).is_none());
+        for reason in [&try_again, &no_perm] {
+            let second = call.fallback_after(reason).expect("a fallback");
+            assert_eq!(
+                encoded(second.as_call()),
+                encoded(SCRIPT.call(&keys[..2], &[b"argument"]))
+            );
+            assert_eq!(second.as_call().key(), b"lock");
+            assert!(second.as_call().fallback_after(&no_perm).is_none());
+            let third = second.as_call().fallback_after(&try_again);
+            let third = third.expect("a fallback of the fallback");
+            assert_eq!(
+                encoded(third.as_call()),
+                encoded(SCRIPT.call(&keys[..1], &[b"argument"]))
+            );
+            assert!(third.as_call().fallback_after(&try_again).is_none());
+        }
+    }
 }

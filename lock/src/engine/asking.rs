@@ -83,12 +83,15 @@ pub(super) async fn send(
         with_line: true,
         ..lean
     };
-    let single_key = match ask {
-        Ask::Confirm => (protocol.confirm_single_key)(&lean),
-        _ => (protocol.acquire_single_key)(&lean),
+    // Seldom needed, so they are put together when they are.
+    let single_key = || match ask {
+        Ask::Confirm => (protocol.confirm_single_key)(&lean).to_owned(),
+        _ => (protocol.acquire_single_key)(&lean).to_owned(),
     };
-    let single_key = single_key.slices();
-    let single_key = single_key.call();
+    let without_line = || {
+        let call = (protocol.acquire)(&lean).to_owned();
+        call.while_migrating(single_key())
+    };
     let first = match (ask, request.former()) {
         (Ask::TakeOver, Some((take_over, former))) => take_over(&lean, former),
         (Ask::TakeOver | Ask::Try | Ask::Join, _) => (protocol.acquire)(&in_line),
@@ -101,14 +104,11 @@ pub(super) async fn send(
         Ask::Try => !lean.redisson && !protocol.access.is_counted(),
         Ask::Join | Ask::Look => false,
     };
-    if is_complete {
-        let call = first.call().while_migrating(&single_key);
-        return evaluate(request, ask, &call, deadline, open).await;
-    }
-    let without_line = (protocol.acquire)(&lean);
-    let without_line = without_line.slices();
-    let without_line = without_line.call().while_migrating(&single_key);
-    let call = first.call().with_fallback(&without_line);
+    let call = if is_complete {
+        first.call().while_migrating(&single_key)
+    } else {
+        first.call().with_fallback(&without_line)
+    };
     evaluate(request, ask, &call, deadline, open).await
 }
 
@@ -177,9 +177,9 @@ pub(super) async fn confirmed(
         lease,
         guard: context.guard_time(lease),
     };
-    let replicated = client
-        .eval_replicated(call, &demand, deadline, is_granted, unanswered)
-        .await?;
+    // On the heap, since its size would be part of every acquisition.
+    let replicated = client.eval_replicated(call, &demand, deadline, is_granted, unanswered);
+    let replicated = Box::pin(replicated).await?;
     let confirmed = match replicated {
         Replicated::Untrusted { left, ran } => return Ok(Asked::Untrusted { left, ran }),
         Replicated::Ran(confirmed) => confirmed,

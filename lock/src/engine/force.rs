@@ -23,9 +23,9 @@ pub(crate) async fn force(
     let about = |error| context.about(name, error);
     let id = context.hold(0);
     let end = release::end(registry, &context.client, (name, &id, context.config.lease));
-    let (call, single_key) = (script(&end), single_key(&end));
-    let (slices, single_key) = (call.slices(), single_key.slices());
-    let single_key = single_key.call();
+    let call = script(&end);
+    let slices = call.slices();
+    let single_key = || single_key(&end).to_owned();
     let call = slices.call().with_fallback(&single_key);
     // Granted before the request is sent, so gone when it is answered.
     let numbers = registry.table.numbers(name);

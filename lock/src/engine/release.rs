@@ -221,7 +221,8 @@ pub(crate) async fn release(
     let outcome = match ended.outcome {
         Err(error) if leaves_work(&error) => {
             repeated = error.may_have_executed();
-            pending.repeat().await.map(|(value, again)| {
+            // On the heap, since its size would be part of every release.
+            Box::pin(pending.repeat()).await.map(|(value, again)| {
                 repeated |= again;
                 value
             })
@@ -358,9 +359,7 @@ impl Pending<'_> {
             ..
         } = self;
         let end = end_of(&context.registry, &context.client, hold, *permits);
-        let single_key = (hold.protocol.release_single_key)(&end);
-        let single_key = single_key.slices();
-        let single_key = single_key.call();
+        let single_key = || (hold.protocol.release_single_key)(&end).to_owned();
         let call = (hold.protocol.release)(&end);
         let slices = call.slices();
         let call = slices.call().with_fallback(&single_key);

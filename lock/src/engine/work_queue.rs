@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::Unanswered;
+use leasehold_cluster::{OwnedCall, Unanswered};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use super::clock::{Activity, Clock};
 use super::hold::Hold;
 use super::sync::lock;
-use crate::protocol::call::OwnedCall;
 use crate::protocol::{End, Protocol};
 use crate::state::deadline::Now;
 use crate::state::jitter::Jitter;
@@ -62,8 +61,6 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct PendingEnd {
     pub(crate) call: OwnedCall,
-    /// The call to make where that one cannot be made.
-    pub(crate) single_key: OwnedCall,
     /// Connections over which what it ends may still arrive.
     pub(crate) unanswered: Unanswered,
     /// When the hold is over in any case.
@@ -389,10 +386,10 @@ impl PendingEnd {
         unanswered: Unanswered,
         unfinished: Unfinished,
     ) -> Self {
+        let single_key = (protocol.release_single_key)(end).to_owned();
         // The last request that could set the lease was sent before now, but may run a little later.
         Self {
-            call: (protocol.release)(end).to_owned(),
-            single_key: (protocol.release_single_key)(end).to_owned(),
+            call: (protocol.release)(end).to_owned().with_fallback(single_key),
             unanswered,
             until: Instant::now() + lease + Duration::from_secs(1),
             _unfinished: unfinished,

@@ -171,12 +171,9 @@ impl DetachedHold {
         let Self { context, name, .. } = self;
         let lease = context.config.lease;
         let end = release::end(&context.registry, &context.client, (name, &id, lease));
-        let (call, single_key) = (
-            (self.protocol.release)(&end),
-            (self.protocol.release_single_key)(&end),
-        );
-        let (slices, single_key) = (call.slices(), single_key.slices());
-        let single_key = single_key.call();
+        let call = (self.protocol.release)(&end);
+        let slices = call.slices();
+        let single_key = || (self.protocol.release_single_key)(&end).to_owned();
         let call = slices.call().with_fallback(&single_key);
         let deadline = Instant::now() + context.config.command_timeout;
         let evaluated = context.client.eval(&call, deadline).await;

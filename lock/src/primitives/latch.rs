@@ -482,9 +482,7 @@ fn hears(context: &Context, name: &Name) -> Hears {
 
 /// Looks at the latch.
 async fn look(context: &Context, name: &Name) -> Result<View, Error> {
-    let single_key = latch::look_single_key(name);
-    let single_key = single_key.slices();
-    let single_key = single_key.call();
+    let single_key = || latch::look_single_key(name).to_owned();
     let call = latch::look(name, hears(context, name));
     let call = call.slices();
     let call = call.call().with_fallback(&single_key);

@@ -249,9 +249,8 @@ impl Mutex {
         self.context.ready(&self.name).await?;
         let interop = self.context.config.interop;
         let all = (self.kind.inspect)(&self.name, interop);
-        let holder = inspect(&self.name);
-        let (all, holder) = (all.slices(), holder.slices());
-        let holder = holder.call();
+        let all = all.slices();
+        let holder = || inspect(&self.name).to_owned();
         // While the slot of the lock is migrating, or without rights to the line, nobody can tell who is in it.
         let call = all.call().with_fallback(&holder);
         let reply = ask(&self.context, &self.name, &call).await?;

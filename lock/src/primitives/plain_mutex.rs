@@ -137,9 +137,9 @@ impl PlainMutex {
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
         self.context.ready(&self.name).await?;
-        let (all, holder) = (inspect(&self.name), inspect_single_key(&self.name));
-        let (all, holder) = (all.slices(), holder.slices());
-        let holder = holder.call();
+        let all = inspect(&self.name);
+        let all = all.slices();
+        let holder = || inspect_single_key(&self.name).to_owned();
         let call = all.call().with_fallback(&holder);
         let reply = ask(&self.context, &self.name, &call).await?;
         read_inspect_all(&reply)

@@ -316,9 +316,9 @@ impl RwLock {
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
         self.context.ready(&self.name).await?;
-        let (all, holders) = (inspect(&self.name), inspect_single_key(&self.name));
-        let (all, holders) = (all.slices(), holders.slices());
-        let holders = holders.call();
+        let all = inspect(&self.name);
+        let all = all.slices();
+        let holders = || inspect_single_key(&self.name).to_owned();
         // While the slot of the lock is migrating, or without rights to the line, nobody can tell who is in it.
         let call = all.call().with_fallback(&holders);
         let reply = ask(&self.context, &self.name, &call).await?;

@@ -317,13 +317,15 @@ impl Semaphore {
             channels: context.client.channels(),
             redisson: context.config.interop == Interop::Redisson,
         };
-        let without_line = set_permits(&Resize {
-            with_line: false,
-            ..resize
-        });
+        let without_line = || {
+            let resize = Resize {
+                with_line: false,
+                ..resize
+            };
+            set_permits(&resize).to_owned()
+        };
         let call = set_permits(&resize);
-        let (slices, without_line) = (call.slices(), without_line.slices());
-        let without_line = without_line.call();
+        let slices = call.slices();
         let call = slices.call().with_fallback(&without_line);
         let reply = apply(context, &self.name, &call, context.config.replicas, |_| {
             true
@@ -362,9 +364,9 @@ impl Semaphore {
     /// Cancel safe: it only reads.
     pub async fn inspect(&self) -> Result<Inspection, Error> {
         self.context.ready(&self.name).await?;
-        let (all, holders) = (inspect(&self.name, true), inspect(&self.name, false));
-        let (all, holders) = (all.slices(), holders.slices());
-        let holders = holders.call();
+        let all = inspect(&self.name, true);
+        let all = all.slices();
+        let holders = || inspect(&self.name, false).to_owned();
         // While the slot is migrating, or without rights to the line, nobody can tell who is in it.
         let call = all.call().with_fallback(&holders);
         let reply = ask(&self.context, &self.name, &call).await?;

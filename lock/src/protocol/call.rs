@@ -1,6 +1,6 @@
 //! A script call with its keys and arguments: inline where they are few, so that taking a lock needs no heap for them.
 
-use leasehold_cluster::{Script, ScriptCall};
+use leasehold_cluster::{OwnedCall, Script, ScriptCall};
 
 use crate::state::id::Digits;
 
@@ -34,14 +34,6 @@ pub(crate) struct Slices<'a> {
     script: &'static Script,
     keys: Short<&'a [u8], KEYS>,
     args: Short<&'a [u8], ARGS>,
-}
-
-/// A call that owns its keys and arguments: it outlives what it was built from.
-#[derive(Debug)]
-pub(crate) struct OwnedCall {
-    script: &'static Script,
-    keys: Vec<Box<[u8]>>,
-    args: Vec<Box<[u8]>>,
 }
 
 /// A list whose first `N` items need no heap.
@@ -94,35 +86,23 @@ impl<'a> Call<'a> {
         slices
     }
 
+    /// The same call in a form that outlives what it was built from.
     pub(crate) fn to_owned(&self) -> OwnedCall {
         let owned = |parts: &[Part<'_>]| {
             let bytes = parts.iter().map(|part| part.as_bytes(&self.made).into());
             bytes.collect()
         };
-        OwnedCall {
-            script: self.script,
-            keys: owned(self.keys.as_slice()),
-            args: owned(self.args.as_slice()),
-        }
+        OwnedCall::new(
+            self.script,
+            owned(self.keys.as_slice()),
+            owned(self.args.as_slice()),
+        )
     }
 }
 
 impl Slices<'_> {
     pub(crate) fn call(&self) -> ScriptCall<'_> {
         self.script.call(self.keys.as_slice(), self.args.as_slice())
-    }
-}
-
-impl OwnedCall {
-    pub(crate) fn as_call(&self) -> Call<'_> {
-        let mut call = Call::new(self.script);
-        for key in &self.keys {
-            call.key(&**key);
-        }
-        for arg in &self.args {
-            call.arg(&**arg);
-        }
-        call
     }
 }
 

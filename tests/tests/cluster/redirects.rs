@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
+use leasehold_cluster::OwnedCall;
 use leasehold_resp::{Command, Error, ServerErrorKind};
 use leasehold_testkit::Cluster;
 use tokio::time::sleep;
@@ -160,7 +161,7 @@ async fn two_new_keys_of_a_moving_slot_need_the_call_that_does_with_one() {
     );
     assert!(!error.may_have_executed());
 
-    let single = TAKE.call(&keys[..1], &[b"me"]);
+    let single = || OwnedCall::new(&TAKE, vec![keys[0].into()], vec![(*b"me").into()]);
     let done = client
         .eval(
             &TAKE_AND_COUNT.call(&keys, &[b"me"]).with_fallback(&single),

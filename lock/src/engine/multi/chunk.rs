@@ -116,9 +116,7 @@ async fn ask_for_all(open: &mut Open<'_>) -> Result<Option<Reply>, Error> {
     let (id, names, context) = (open.id, open.names.clone(), &open.request.context);
     let lease = open.request.terms.first_lease();
     let alone = attempt(open.request, &id, &names[0]);
-    let alone = (PART.acquire_single_key)(&alone);
-    let alone = alone.slices();
-    let alone = alone.call();
+    let alone = || (PART.acquire_single_key)(&alone).to_owned();
     let call = |beside_redisson| {
         let together = Together {
             id: &id,
@@ -129,13 +127,13 @@ async fn ask_for_all(open: &mut Open<'_>) -> Result<Option<Reply>, Error> {
         multi::acquire(names.iter().map(|name| &**name), &together)
     };
     let beside_redisson = context.config.interop == Interop::Redisson;
-    let (with_lines, without) = (call(beside_redisson), call(false));
-    let (with_lines, without) = (with_lines.slices(), without.slices());
-    let without = without.call().while_migrating(&alone);
+    let without_lines = || call(false).to_owned().while_migrating(alone());
+    let first = call(beside_redisson);
+    let first = first.slices();
     let call = if beside_redisson {
-        with_lines.call().with_fallback(&without)
+        first.call().with_fallback(&without_lines)
     } else {
-        without
+        first.call().while_migrating(&alone)
     };
     let is_granted = |value: &Value| match multi::read_answers(value, names.len()) {
         Some(Answers::Granted(_)) => true,
@@ -201,15 +199,15 @@ async fn ask_for_one(open: &mut Open<'_>, name: &Name) -> Result<Option<Reply>, 
         with_line: true,
         ..lean
     };
-    let alone = (PART.acquire_single_key)(&lean);
-    let (without, with_line) = ((PART.acquire)(&lean), (PART.acquire)(&beside_redisson));
-    let (alone, without, with_line) = (alone.slices(), without.slices(), with_line.slices());
-    let alone = alone.call();
-    let without = without.call().while_migrating(&alone);
-    let call = if beside_redisson.beside_redisson {
-        with_line.call().with_fallback(&without)
+    let alone = || (PART.acquire_single_key)(&lean).to_owned();
+    let without_line = || (PART.acquire)(&lean).to_owned().while_migrating(alone());
+    let with_line = lean.redisson;
+    let first = (PART.acquire)(if with_line { &beside_redisson } else { &lean });
+    let first = first.slices();
+    let call = if with_line {
+        first.call().with_fallback(&without_line)
     } else {
-        without
+        first.call().while_migrating(&alone)
     };
     let is_granted =
         |value: &Value| matches!((PART.read_answer)(value), Some(Answer::Granted { .. }));

@@ -250,9 +250,9 @@ impl Agent {
             // Waiters at this node listen there.
             redisson: Some(Announced::IfFree),
         };
-        let (call, alone) = ((NODE.release)(&end), (NODE.release_single_key)(&end));
-        let (call, alone) = (call.slices(), alone.slices());
-        let alone = alone.call();
+        let call = (NODE.release)(&end);
+        let call = call.slices();
+        let alone = || (NODE.release_single_key)(&end).to_owned();
         let call = call.call().with_fallback(&alone);
         match client.end(&call, &mut self.left.unanswered, deadline).await {
             Ok(evaluated) => match (NODE.read_release)(&evaluated.value) {

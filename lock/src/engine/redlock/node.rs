@@ -206,12 +206,9 @@ impl Node {
             channels: client.channels(),
             ticket: None,
         };
-        let (call, alone) = (
-            (NODE.acquire)(&attempt),
-            (NODE.acquire_single_key)(&attempt),
-        );
-        let (call, alone) = (call.slices(), alone.slices());
-        let alone = alone.call();
+        let call = (NODE.acquire)(&attempt);
+        let call = call.slices();
+        let alone = || (NODE.acquire_single_key)(&attempt).to_owned();
         let call = if hold.is_fenced {
             // A hold whose counter is not read and written cannot be fenced.
             call.call()

@@ -352,7 +352,7 @@ async fn finish(client: Client, mut ends: Vec<PendingEnd>) -> Done {
     while let Some(first) = ends.pop() {
         finish_one(&client, first).await;
         let submit = |end: PendingEnd| {
-            let submitted = client.submit(&end.call.as_call().slices().call());
+            let submitted = client.submit(&end.call.as_call());
             (submitted, end)
         };
         let submitted: Vec<_> = ends.drain(..).map(submit).collect();
@@ -370,15 +370,10 @@ async fn finish(client: Client, mut ends: Vec<PendingEnd>) -> Done {
 
 /// Repeats the end of a hold until nothing that was sent before can undo it, or it is over in any case.
 async fn finish_one(client: &Client, mut end: PendingEnd) {
-    let single_key = end.single_key.as_call();
-    let single_key = single_key.slices();
-    let single_key = single_key.call();
     let call = end.call.as_call();
-    let slices = call.slices();
     let mut pause = CONNECT_CHECK;
     while Instant::now() < end.until {
         let deadline = end.until.min(Instant::now() + client.command_timeout());
-        let call = slices.call().with_fallback(&single_key);
         match client.end(&call, &mut end.unanswered, deadline).await {
             // Refused for good: it ends with its lease.
             Err(error) if !is_retryable(&error) => break,
