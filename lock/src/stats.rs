@@ -36,7 +36,8 @@ use crate::observer::Way;
 /// assert_eq!((stats.lost(), stats.lost_for(LostReason::Stolen), stats.released()), (1, 1, 0));
 /// assert_eq!((stats.timed_out(), stats.cancelled()), (0, 0));
 /// assert_eq!((stats.failed(), stats.failed_with(ErrorKind::Unavailable)), (0, 0));
-/// assert_eq!((stats.renewals(), stats.late_renewals(), stats.failed_renewals()), (0, 0, 0));
+/// assert!(stats.late_renewals() <= stats.renewals());
+/// assert_eq!(stats.failed_renewals(), 0);
 /// assert_eq!((stats.reconnects(), stats.map_changes(), stats.untold()), (0, 0, 0));
 /// assert!(stats.requests() >= 2);
 /// # Ok(())
@@ -150,7 +151,8 @@ impl Stats {
         self.lost[reason.index()]
     }
 
-    /// Counter: leases that were renewed.
+    /// Counter: leases that were renewed. The first of them when the connection for renewals is there, some 20 ms after the first
+    /// lock was taken; then each after a third of its lease.
     #[must_use]
     pub const fn renewals(&self) -> u64 {
         self.renewals
