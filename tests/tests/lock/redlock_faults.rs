@@ -29,7 +29,12 @@ async fn two_dead_of_five_are_no_reason_to_wait_and_three_are_an_error() {
         assert_eq!(guard.unwrap().release().await.unwrap(), Release::Released);
     }
     servers[4].kill();
-    let error = red.mutex("a").try_lock().await.unwrap_err();
+    let refused = async || red.mutex("a").try_lock().await.unwrap_err();
+    let mut error = refused().await;
+    // Of a request that was written before the end of the connection was seen, nobody knows whether it ran.
+    if error.kind() == ErrorKind::Unknown {
+        error = refused().await;
+    }
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("of 5 nodes"), "{error}");
     nothing_is_left(&servers, "a").await;
