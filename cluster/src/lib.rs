@@ -58,7 +58,7 @@ pub use ending::{Ended, Ending};
 pub use expectation::{Quorum, Refusal};
 pub use inbox::SubscriptionEvent;
 pub use monitor::{Change, Monitor};
-pub use replicated::{Confirmed, Demand, Replicated, Round, Unconfirmed};
+pub use replicated::{Confirmed, Demand, Effect, Replicated, Round, Unconfirmed};
 pub use script::{OwnedCall, Script, ScriptCall};
 pub use service::FailureDetection;
 pub use source::Source;

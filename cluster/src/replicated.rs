@@ -43,15 +43,29 @@ pub struct Demand {
     pub guard: Duration,
 }
 
+/// What the reply of a script says that it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It wrote, which replicas must confirm.
+    Wrote,
+    /// It had nothing to write.
+    Nothing,
+    /// It found nothing there. A master that lost its data finds nothing either, so that counts only if its data are older than
+    /// this.
+    Missed(Duration),
+}
+
 /// The outcome of a script that was to be confirmed.
 #[derive(Debug)]
 pub enum Replicated {
-    /// The data of the master are too young to grant anything.
+    /// The data of the master are too young to grant anything, or to show that something is not there.
     Untrusted {
         /// For how long they will be.
         left: Duration,
         /// Whether the script ran before that was known.
         ran: bool,
+        /// Whether an earlier attempt had no answer, and may have run elsewhere.
+        repeated: bool,
     },
     /// It ran.
     Ran(Confirmed),
@@ -104,9 +118,17 @@ struct Written {
     listing: Option<Result<Listing, Refusal>>,
 }
 
+impl Effect {
+    /// Whether it wrote, where nothing else matters.
+    #[must_use]
+    pub const fn of_write(wrote: bool) -> Self {
+        if wrote { Self::Wrote } else { Self::Nothing }
+    }
+}
+
 impl Client {
-    /// Runs a script and waits until replicas have what it wrote, if `wrote` says of the reply that it wrote; and again on
-    /// transient failures until `deadline`. The script is idempotent and writes whenever it is repeated.
+    /// Runs a script and waits until replicas have what it wrote, if `effect` says of the reply that it wrote; and again on
+    /// transient failures until `deadline`. The script is idempotent, and writes whenever one that wrote is repeated.
     ///
     /// Connections over which an attempt without an answer was sent are noted in `unanswered`, also if the future is
     /// dropped.
@@ -123,7 +145,7 @@ impl Client {
         call: &ScriptCall<'_>,
         demand: &Demand,
         deadline: Instant,
-        wrote: impl Fn(&Value) -> bool,
+        effect: impl Fn(&Value) -> Effect,
         unanswered: &mut Unanswered,
     ) -> Result<Replicated, Error> {
         let mut fallback: Option<Box<OwnedCall>> = None;
@@ -142,7 +164,7 @@ impl Client {
                 repeated: retry.repeated(),
                 unanswered,
             };
-            let error = match self.attempt(&node, asking, &call, attempt, &wrote).await {
+            let error = match self.attempt(&node, asking, &call, attempt, &effect).await {
                 Ok(replicated) => return Ok(replicated),
                 Err(error) => error,
             };
@@ -164,7 +186,7 @@ impl Client {
         asking: bool,
         call: &ScriptCall<'_>,
         attempt: Attempt<'_>,
-        wrote: &impl Fn(&Value) -> bool,
+        effect: &impl Fn(&Value) -> Effect,
     ) -> Result<Replicated, Error> {
         let Attempt {
             demand,
@@ -177,7 +199,11 @@ impl Client {
         let left = link.untrusted_for(demand.guard).await;
         let left = left.map_err(nothing_written)?;
         if !left.is_zero() {
-            return Ok(Replicated::Untrusted { left, ran: false });
+            return Ok(Replicated::Untrusted {
+                left,
+                ran: false,
+                repeated,
+            });
         }
         let listing = self.service_listing(&link).await.map_err(nothing_written)?;
         let (sent, sent_wall) = (Instant::now(), SystemTime::now());
@@ -190,17 +216,29 @@ impl Client {
             source: None,
             migrating: asking,
         };
-        if !wrote(&evaluated.value) {
-            let confirmation = Ok(0);
+        let effect = effect(&evaluated.value);
+        let guard = match effect {
+            Effect::Wrote => Some(demand.guard),
+            Effect::Missed(_) if !written.info.is_master => return Err(no_master(&link)),
+            Effect::Missed(guard) => Some(guard),
+            Effect::Nothing => None,
+        };
+        if let Some(guard) = guard {
+            let left = link.check(&written.info, guard).await;
+            let left = left.map_err(unconfirmed)?;
+            if !left.is_zero() {
+                return Ok(Replicated::Untrusted {
+                    left,
+                    ran: true,
+                    repeated,
+                });
+            }
+        }
+        if effect != Effect::Wrote {
             return Ok(Replicated::Ran(Confirmed {
                 evaluated,
-                confirmation,
+                confirmation: Ok(0),
             }));
-        }
-        let left = link.check(&written.info, demand.guard).await;
-        let left = left.map_err(unconfirmed)?;
-        if !left.is_zero() {
-            return Ok(Replicated::Untrusted { left, ran: true });
         }
         let listing = written.listing.or_else(|| listing.map(Ok));
         let confirmation = self

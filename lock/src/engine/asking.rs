@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold_cluster::{
-    Channels, Demand, Evaluated, Replicated, ScriptCall, Unanswered, Unconfirmed,
+    Channels, Demand, Effect, Evaluated, Replicated, ScriptCall, Unanswered, Unconfirmed,
 };
 use leasehold_resp as resp;
 use leasehold_resp::Value;
@@ -178,10 +178,11 @@ pub(super) async fn confirmed(
         guard: context.guard_time(lease),
     };
     // On the heap, since its size would be part of every acquisition.
-    let replicated = client.eval_replicated(call, &demand, deadline, is_granted, unanswered);
+    let effect = |reply: &Value| Effect::of_write(is_granted(reply));
+    let replicated = client.eval_replicated(call, &demand, deadline, effect, unanswered);
     let replicated = Box::pin(replicated).await?;
     let confirmed = match replicated {
-        Replicated::Untrusted { left, ran } => return Ok(Asked::Untrusted { left, ran }),
+        Replicated::Untrusted { left, ran, .. } => return Ok(Asked::Untrusted { left, ran }),
         Replicated::Ran(confirmed) => confirmed,
     };
     let evaluated = confirmed.evaluated;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Demand, Evaluated, Replicated, Unanswered, Unconfirmed};
+use leasehold_cluster::{Demand, Effect, Evaluated, Replicated, Unanswered, Unconfirmed};
 
 use super::attempt::restart_grace;
 use super::context::Context;
@@ -242,15 +242,15 @@ async fn ask(
             Duration::ZERO
         },
     };
-    let is_converted = |value: &leasehold_resp::Value| {
+    let effect = |value: &leasehold_resp::Value| {
         let answer = (conversion.to.read_confirm)(value);
-        matches!(answer, Some(Answer::Granted { .. }))
+        Effect::of_write(matches!(answer, Some(Answer::Granted { .. })))
     };
     let mut unanswered = Unanswered::default();
     let replicated =
         context
             .client
-            .eval_replicated(&call, &demand, deadline, is_converted, &mut unanswered);
+            .eval_replicated(&call, &demand, deadline, effect, &mut unanswered);
     match replicated.await.map_err(Error::from_client)? {
         Replicated::Untrusted { ran: false, .. } => Ok(None),
         Replicated::Untrusted { ran: true, .. } => Err(Error::new(

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Demand, Replicated, ScriptCall, Unanswered, Unconfirmed};
+use leasehold_cluster::{Demand, Effect, Quorum, Replicated, ScriptCall, Unanswered, Unconfirmed};
 use leasehold_resp::Value;
 
 use super::context::Context;
@@ -10,8 +10,11 @@ use crate::error::{Error, ErrorKind};
 use crate::options::Replicas;
 use crate::state::names::Name;
 
-/// Makes `call`, and again on transient failures within the command timeout. Then `replicas` confirm it, if `has_written` says
-/// of the reply that there is anything to confirm.
+/// The pause before a master with young data is asked again: its successor may have what it lost.
+const YOUNG_PAUSE: Duration = Duration::from_millis(100);
+
+/// Makes `call`, and again on transient failures within the command timeout. Then `replicas` confirm it, if `effect` says of the
+/// reply that there is anything to confirm.
 ///
 /// A copy that arrives late does no harm: the script knows its request.
 pub(crate) async fn apply(
@@ -19,7 +22,7 @@ pub(crate) async fn apply(
     name: &Name,
     call: &ScriptCall<'_>,
     replicas: Replicas,
-    has_written: fn(&Value) -> bool,
+    effect: impl Fn(&Value) -> Effect,
 ) -> Result<Value, Error> {
     let deadline = Instant::now() + context.config.command_timeout;
     let applied = match replicas.quorum() {
@@ -29,15 +32,7 @@ pub(crate) async fn apply(
                 .map(|evaluated| evaluated.value)
                 .map_err(Error::from_client)
         }
-        Some(quorum) => {
-            let demand = Demand {
-                quorum,
-                lease: context.config.lease,
-                // It is no lease that younger data could have lost.
-                guard: Duration::ZERO,
-            };
-            confirmed(context, call, &demand, deadline, has_written).await
-        }
+        Some(quorum) => confirmed(context, call, quorum, deadline, effect).await,
     };
     applied.map_err(|error| context.about(name, error.of_change()))
 }
@@ -55,28 +50,93 @@ pub(crate) async fn ask(
         .map_err(|error| context.about(name, Error::from_read(error)))
 }
 
+/// The same of a master whose data are older than the longest lease, if `misses` says that the reply finds nothing: a master that
+/// lost its data finds nothing either. `None` if they are younger.
+pub(crate) async fn ask_proven(
+    context: &Context,
+    name: &Name,
+    call: &ScriptCall<'_>,
+    quorum: Quorum,
+    misses: impl Fn(&Value) -> bool,
+) -> Result<Option<Value>, Error> {
+    let deadline = Instant::now() + context.config.command_timeout;
+    let effect = |reply: &Value| {
+        if misses(reply) {
+            missed(context)
+        } else {
+            Effect::Nothing
+        }
+    };
+    let ran = run(context, call, quorum, deadline, effect).await;
+    let ran = ran.map_err(|error| context.about(name, Error::from_read(error)))?;
+    Ok(match ran {
+        Replicated::Untrusted { .. } => None,
+        Replicated::Ran(ran) => Some(ran.evaluated.value),
+    })
+}
+
+/// The effect of a call that found nothing.
+pub(crate) fn missed(context: &Context) -> Effect {
+    Effect::Missed(context.guard_time(context.config.lease))
+}
+
+/// The error where nothing was found, and that could not be proven.
+pub(crate) fn unproven() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "nothing is there, but the data of the master are younger than the longest lease: it may have lost what its replicas had",
+    )
+}
+
 async fn confirmed(
     context: &Context,
     call: &ScriptCall<'_>,
-    demand: &Demand,
+    quorum: Quorum,
     deadline: Instant,
-    has_written: fn(&Value) -> bool,
+    effect: impl Fn(&Value) -> Effect,
 ) -> Result<Value, Error> {
-    let mut unanswered = Unanswered::default();
-    let replicated =
-        context
-            .client
-            .eval_replicated(call, demand, deadline, has_written, &mut unanswered);
-    match replicated.await.map_err(Error::from_client)? {
-        Replicated::Untrusted { .. } => Err(Error::new(
-            ErrorKind::Unavailable,
-            "the master may have lost what its replicas had",
-        )),
-        Replicated::Ran(ran) => match ran.confirmation {
-            Ok(_) => Ok(ran.evaluated.value),
-            Err(Unconfirmed::Refused(refusal)) => Err(Error::not_replicated(&refusal)),
-            // They cannot be asked, and the change stays.
-            Err(Unconfirmed::Failed(error)) => Err(Error::from_client(error)),
-        },
+    // Where it was before the data were lost, it may have been done.
+    let mut doubted = false;
+    let failed = |error: Error, doubted| if doubted { error.doubted() } else { error };
+    loop {
+        let ran = run(context, call, quorum, deadline, &effect).await;
+        match ran.map_err(|error| failed(Error::from_client(error), doubted))? {
+            Replicated::Untrusted { left, repeated, .. } => {
+                doubted |= repeated;
+                let pause = left.min(YOUNG_PAUSE);
+                if Instant::now() + pause >= deadline {
+                    return Err(failed(unproven(), doubted));
+                }
+                tokio::time::sleep(pause).await;
+            }
+            Replicated::Ran(ran) => {
+                return match ran.confirmation {
+                    Ok(_) => Ok(ran.evaluated.value),
+                    Err(Unconfirmed::Refused(refusal)) => Err(Error::not_replicated(&refusal)),
+                    // They cannot be asked, and the change stays.
+                    Err(Unconfirmed::Failed(error)) => Err(Error::from_client(error)),
+                };
+            }
+        }
     }
+}
+
+async fn run(
+    context: &Context,
+    call: &ScriptCall<'_>,
+    quorum: Quorum,
+    deadline: Instant,
+    effect: impl Fn(&Value) -> Effect,
+) -> Result<Replicated, leasehold_resp::Error> {
+    let demand = Demand {
+        quorum,
+        lease: context.config.lease,
+        // What is written is no lease that younger data could have lost.
+        guard: Duration::ZERO,
+    };
+    let mut unanswered = Unanswered::default();
+    let client = &context.client;
+    client
+        .eval_replicated(call, &demand, deadline, effect, &mut unanswered)
+        .await
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use leasehold_cluster::Effect;
 use leasehold_resp::Value;
 
 use crate::engine::acquire::acquire;
@@ -328,7 +329,7 @@ impl CountingSemaphore {
             &self.name,
             &call.call(),
             Replicas::None,
-            |_| true,
+            |_| Effect::Wrote,
         )
         .await
     }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leasehold_cluster::Effect;
+
 use crate::engine::handle::Handle;
 use crate::engine::operation;
 use crate::engine::release::{self, Release};
@@ -144,7 +146,7 @@ impl DetachedHold {
             &self.name,
             &slices.call(),
             replicas,
-            has_written,
+            |reply| Effect::of_write(has_written(reply)),
         )
         .await
         .map_err(Error::of_repeatable_change)?;

@@ -10,13 +10,13 @@ use leasehold_resp::Value;
 
 use crate::engine::context::Context;
 use crate::engine::handle::Handle;
-use crate::engine::operation::{apply, ask};
+use crate::engine::operation::{apply, ask, ask_proven, missed, unproven};
 use crate::engine::signal::{self, Watcher};
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
 use crate::protocol::call::Call;
 use crate::protocol::latch::{
-    self, Change, Counted, Hears, LAYOUT, has_written, read_count_down, read_inspect, read_look,
+    self, Change, Counted, Hears, LAYOUT, effect, read_count_down, read_inspect, read_look,
     read_set,
 };
 use crate::state::deadline::is_good_lease;
@@ -27,6 +27,8 @@ use crate::state::primitive::Primitive;
 
 /// The largest count: all that a script can calculate with.
 const MAX_COUNT: u64 = (1 << 53) - 1;
+/// The pause before a latch of which nothing is known is looked at again, while the server may have lost it.
+const DOUBTFUL_PAUSE: Duration = Duration::from_millis(250);
 /// The longest name of a participant.
 const MAX_PARTICIPANT: usize = 4096;
 
@@ -47,8 +49,10 @@ const MAX_PARTICIPANT: usize = 4096;
 /// - **Names with hash tags** work in a cluster, where Redisson's own scripts fail on them.
 ///
 /// A single server that restarts empty, and a failover to a replica that lags behind, lose counts: with
-/// [`replicated`](Self::replicated) a count that was reported is on the replicas. While the slot of a latch migrates, counting
-/// may fail as [`ErrorKind::Unavailable`]; waiting goes on.
+/// [`replicated`](Self::replicated) a count that was reported is on the replicas. A master that comes back empty while one of them
+/// is being promoted knows nothing of it, and opens nothing then: until the data of a master are older than the longest lease,
+/// waiting for a latch that nobody has set goes on, and [`count`](Self::count) and counting it down fail as
+/// [`ErrorKind::Unavailable`]. While the slot of a latch migrates, counting may fail as `Unavailable` too; waiting goes on.
 ///
 /// Least rights of a user, here for the namespace `shop`: `~shop:* ~leasehold_latch:{shop:* &leasehold_latch:{shop:*`, and
 /// `+eval +evalsha +time +pttl +pexpire +get +set +decr +del +zscore +zadd +zrem +zremrangebyscore +zrangebyscore +publish
@@ -258,11 +262,20 @@ impl Latch {
     /// Cancel safe: it only reads.
     pub async fn count(&self) -> Result<u64, Error> {
         self.context.ready(&self.name).await?;
-        let view = look(&self.context, &self.name).await?;
-        if view.lost {
-            return Err(self.error(lost()));
+        let until = Instant::now() + self.context.config.command_timeout;
+        loop {
+            let view = look(&self.context, &self.name, self.replicas).await?;
+            if view.lost {
+                return Err(self.error(lost()));
+            }
+            if !view.doubtful || self.replicas.quorum().is_none() {
+                return Ok(view.count);
+            }
+            if Instant::now() + DOUBTFUL_PAUSE >= until {
+                return Err(self.error(unproven()));
+            }
+            tokio::time::sleep(DOUBTFUL_PAUSE).await;
         }
-        Ok(view.count)
     }
 
     /// The count, and the participants that were counted.
@@ -400,7 +413,8 @@ impl Latch {
     async fn apply(&self, call: &Call<'_>) -> Result<Value, Error> {
         let call = call.slices();
         let call = call.call();
-        apply(&self.context, &self.name, &call, self.replicas, has_written).await
+        let effect = |reply: &Value| effect(reply, missed(&self.context));
+        apply(&self.context, &self.name, &call, self.replicas, effect).await
     }
 
     async fn wait_until(&self, until: Option<Instant>) -> Result<bool, Error> {
@@ -418,9 +432,11 @@ impl Latch {
         let joined = Watcher::join(context, |context| &context.latches, name);
         let mut watcher = joined.map_err(|closed| about(closed.into()))?;
         watcher.want();
-        let mut waiter = LatchWaiter::new(hears == Hears::Nothing);
+        let needs_proof = self.replicas.quorum().is_some();
+        let mut waiter = LatchWaiter::new(hears == Hears::Nothing, needs_proof);
         loop {
-            let seen = watcher.next(|| look(context, name), until).await;
+            let look = || look(context, name, self.replicas);
+            let seen = watcher.next(look, until).await;
             let Some(view) = seen.map_err(about)? else {
                 return Ok(false);
             };
@@ -460,7 +476,7 @@ impl fmt::Debug for Latch {
 
 impl signal::View for View {
     fn changes_within(&self, _: Option<&Self>) -> Option<Duration> {
-        None
+        self.doubtful.then_some(DOUBTFUL_PAUSE)
     }
 
     fn is_news_after(&self, before: &Self) -> bool {
@@ -480,14 +496,28 @@ fn hears(context: &Context, name: &Name) -> Hears {
     }
 }
 
-/// Looks at the latch.
-async fn look(context: &Context, name: &Name) -> Result<View, Error> {
+/// Looks at the latch. If nothing is known of it, and `replicas` confirm what is done with it, only data that are old enough show
+/// that there is none.
+async fn look(context: &Context, name: &Name, replicas: Replicas) -> Result<View, Error> {
     let single_key = || latch::look_single_key(name).to_owned();
     let call = latch::look(name, hears(context, name));
     let call = call.slices();
     let call = call.call().with_fallback(&single_key);
-    let reply = ask(context, name, &call).await?;
-    read_look(&reply).ok_or_else(|| context.about(name, Error::unexpected(&reply)))
+    let read = |reply: &Value| {
+        read_look(reply).ok_or_else(|| context.about(name, Error::unexpected(reply)))
+    };
+    let view = read(&ask(context, name, &call).await?)?;
+    let Some(quorum) = replicas.quorum().filter(|_| view.doubtful) else {
+        return Ok(view);
+    };
+    let misses = |reply: &Value| read_look(reply).is_none_or(|view| view.doubtful);
+    match ask_proven(context, name, &call, quorum, misses).await? {
+        Some(reply) => Ok(View {
+            doubtful: false,
+            ..read(&reply)?
+        }),
+        None => Ok(view),
+    }
 }
 
 fn lost() -> Error {

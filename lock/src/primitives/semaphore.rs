@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use leasehold_cluster::Effect;
+
 use super::counting::CountingSemaphore;
 use super::permit::Permit;
 use crate::engine::handle::Handle;
@@ -328,7 +330,7 @@ impl Semaphore {
         let slices = call.slices();
         let call = slices.call().with_fallback(&without_line);
         let reply = apply(context, &self.name, &call, context.config.replicas, |_| {
-            true
+            Effect::Wrote
         })
         .await?;
         if reply.as_int() != Some(1) {

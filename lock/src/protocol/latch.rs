@@ -5,7 +5,7 @@ mod sources;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use leasehold_cluster::{Channels, Script};
+use leasehold_cluster::{Channels, Effect, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
@@ -109,11 +109,12 @@ pub(crate) fn read_count_down(reply: &Value) -> Option<Counted> {
     }
 }
 
-/// Whether a change with this reply wrote anything.
-pub(crate) fn has_written(reply: &Value) -> bool {
+/// The effect of a change with this reply; `missed` if it was to count down a latch of which nothing is known.
+pub(crate) fn effect(reply: &Value, missed: Effect) -> Effect {
     match reply.as_array() {
-        Some([_, wrote]) => wrote.as_int() == Some(1),
-        _ => reply.as_int() == Some(1),
+        Some([_, wrote]) if wrote.as_int() == Some(-1) => missed,
+        Some([_, wrote]) => Effect::of_write(wrote.as_int() == Some(1)),
+        _ => Effect::of_write(reply.as_int() == Some(1)),
     }
 }
 
@@ -139,6 +140,7 @@ pub(crate) fn read_look(reply: &Value) -> Option<View> {
             opened: u64::try_from(opened.as_int()?).ok(),
             anew: anew.as_int()? == 1,
             lost: lost.as_int()? == 1,
+            doubtful: lost.as_int()? == -1,
         }),
         _ => None,
     }

@@ -36,6 +36,8 @@ pub(crate) struct View {
     pub(crate) anew: bool,
     /// Whether it vanished before it was counted down.
     pub(crate) lost: bool,
+    /// Whether nothing at all is known of it, and the server may have lost that.
+    pub(crate) doubtful: bool,
 }
 
 /// The next step of a waiter.
@@ -71,6 +73,8 @@ impl LatchInspection {
 pub(crate) struct LatchWaiter {
     /// Whether nobody but us opens it, so that each opening is noted.
     notes_all: bool,
+    /// Whether a latch of which nothing is known must be known to be open.
+    needs_proof: bool,
     /// The opening before the count that it waits for, as far as it is known, and whether that count is Redisson's.
     since: Option<(u64, bool)>,
     /// Whether it has seen a count, and the notes beside it.
@@ -78,9 +82,10 @@ pub(crate) struct LatchWaiter {
 }
 
 impl LatchWaiter {
-    pub(crate) const fn new(notes_all: bool) -> Self {
+    pub(crate) const fn new(notes_all: bool, needs_proof: bool) -> Self {
         Self {
             notes_all,
+            needs_proof,
             since: None,
             has_seen_count: false,
         }
@@ -90,6 +95,9 @@ impl LatchWaiter {
     pub(crate) fn judge(&mut self, view: &View) -> Verdict {
         if view.lost {
             return Verdict::Lost;
+        }
+        if self.needs_proof && view.doubtful {
+            return Verdict::Closed;
         }
         if self.has_opened(view) {
             return Verdict::Open;
@@ -139,6 +147,7 @@ mod tests {
             opened: Some(opened),
             anew: false,
             lost: false,
+            doubtful: false,
         }
     }
 
@@ -157,7 +166,7 @@ mod tests {
     }
 
     fn judged<const N: usize>(notes_all: bool, views: [View; N]) -> [Verdict; N] {
-        let mut waiter = LatchWaiter::new(notes_all);
+        let mut waiter = LatchWaiter::new(notes_all, false);
         views.map(|view| waiter.judge(&view))
     }
 
@@ -212,6 +221,23 @@ mod tests {
             ..view(0, 5)
         };
         assert_eq!(judged(false, [lost]), [Lost], "it expired");
+    }
+
+    #[test]
+    fn what_the_server_may_have_lost_opens_nothing_where_that_must_be_proven() {
+        let doubtful = View {
+            doubtful: true,
+            ..view(0, 0)
+        };
+        for seen in [&[doubtful, view(2, 5)][..], &[view(2, 5), doubtful]] {
+            let mut waiter = LatchWaiter::new(true, true);
+            for view in seen {
+                assert_eq!(waiter.judge(view), Closed);
+            }
+            assert_eq!(waiter.judge(&view(0, 9)), Open);
+        }
+        assert_eq!(LatchWaiter::new(true, true).judge(&view(0, 0)), Open);
+        assert_eq!(LatchWaiter::new(true, false).judge(&doubtful), Open);
     }
 
     #[test]

@@ -509,3 +509,69 @@ async fn a_count_that_replicas_must_confirm_is_on_them_or_an_error() {
     })
     .await;
 }
+
+/// One of its replicas would be promoted next, with the latch. A sentinel names the empty master until then.
+#[tokio::test]
+async fn a_master_that_came_back_empty_opens_no_latch_that_replicas_confirmed() {
+    let servers = replicas::Replicas::builder().replicas(2).start().await;
+    let connect = async |lease| {
+        let builder = Locks::builder(servers.url())
+            .command_timeout(ms(700))
+            .lease(lease)
+            .replicated(Replicas::All);
+        builder.connect().await.unwrap()
+    };
+    let locks = connect(Duration::from_secs(120)).await;
+    let latch = locks.latch("a");
+    until("it is set", async || {
+        latch.reset(2).await.map_err(|error| error.to_string())
+    })
+    .await;
+    for replica in 1..=2 {
+        let mut raw = servers.node(replica).raw().await;
+        raw.cmd(&["REPLICAOF", "NO", "ONE"]).await;
+        assert_eq!(raw.cmd(&["GET", "a"]).await.str(), "2");
+    }
+    let waiter = waiting(&locks).await;
+    servers.node(0).restart().await;
+
+    let is_doubted = |error: &leasehold::Error| {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        error.to_string().contains("may have lost")
+    };
+    until("the count is doubted", async || {
+        is_doubted(&latch.count().await.unwrap_err())
+    })
+    .await;
+    assert!(is_doubted(&latch.count_down_as("x").await.unwrap_err()));
+    assert!(!within("the time", latch.wait_for(ms(600))).await.unwrap());
+    assert!(!waiter.is_finished());
+
+    // Without replicas nothing is promised, and a latch that nobody has set is open.
+    let alone = latch.clone().replicated(Replicas::None);
+    assert_eq!(alone.count_down_as("x").await.unwrap(), 0);
+    within("a look", alone.wait()).await.unwrap();
+    assert!(!waiter.is_finished(), "the look of another one is no proof");
+
+    // Data that are older than all leases are all there is.
+    let later = connect(ms(1_000)).await.latch("a");
+    let count = until("the count is believed", async || {
+        later.count().await.map_err(|error| error.to_string())
+    })
+    .await;
+    assert_eq!(count, 0);
+    assert_eq!(later.count_down_as("x").await.unwrap(), 0);
+    within("the opening", later.wait()).await.unwrap();
+    // What is set there counts at once.
+    until("replicas are back", async || {
+        for replica in 1..=2 {
+            let mut raw = servers.node(replica).raw().await;
+            let port = servers.node(0).addr().port().to_string();
+            raw.cmd(&["REPLICAOF", "127.0.0.1", &port]).await;
+        }
+        latch.reset(1).await.map_err(|error| error.to_string())
+    })
+    .await;
+    assert_eq!(latch.count_down_as("y").await.unwrap(), 0);
+    within("the opening", waiter).await.unwrap().unwrap();
+}

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_cluster::{Client, Demand, Quorum, Replicated, Round, ScriptCall, Unanswered};
+use leasehold_cluster::{
+    Client, Demand, Effect, Quorum, Replicated, Round, ScriptCall, Unanswered,
+};
 use leasehold_resp as resp;
 use leasehold_resp::ServerErrorKind;
 
@@ -198,7 +200,13 @@ async fn run_call(
     let slices = call.slices();
     let mut unanswered = Unanswered::default();
     let replicated = client
-        .eval_replicated(&slices.call(), &demand, deadline, |_| true, &mut unanswered)
+        .eval_replicated(
+            &slices.call(),
+            &demand,
+            deadline,
+            |_| Effect::Wrote,
+            &mut unanswered,
+        )
         .await;
     match replicated {
         Ok(Replicated::Ran(ran)) => (Ok(ran.evaluated.value), worth(ran.confirmation.is_ok())),

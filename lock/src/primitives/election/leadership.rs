@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use leasehold_cluster::Effect;
+use leasehold_resp::Value;
+
 use crate::engine::context::Context;
 use crate::engine::hold::Hold;
 use crate::engine::operation::apply;
@@ -213,7 +216,8 @@ impl Term {
         });
         let call = call.slices();
         let (call, replicas) = (call.call(), hold.terms.replicas);
-        let reply = apply(&context, &hold.name, &call, replicas, has_written).await?;
+        let effect = |reply: &Value| Effect::of_write(has_written(reply));
+        let reply = apply(&context, &hold.name, &call, replicas, effect).await?;
         match read_announce(&reply) {
             Some(true) => Ok(()),
             Some(false) => {

@@ -8,7 +8,8 @@
 -- ARGV[4]  1 if an absent latch with a noted count was lost, 0 if Redisson may have opened it
 -- ARGV[5]  Redisson's channel; absent = none
 --
--- Reply: {the count that is left, 1 if something was written}; the count is -1 if the latch was lost.
+-- Reply: {the count that is left, 1 if something was written, -1 if nothing is known of the latch}; the count is -1 if it was
+-- lost.
 --
 -- May be repeated: a request that was carried out changes nothing again. Everything that can fail comes before the first
 -- write.
@@ -19,7 +20,7 @@ if noted('o:' .. ARGV[1]) then
 end
 if not count or count <= 0 then
   -- Redisson counts below zero and removes that again, without a message.
-  return { not count and seen and seen > 0 and ARGV[4] == '1' and -1 or 0, 0 }
+  return { not count and seen and seen > 0 and ARGV[4] == '1' and -1 or 0, not count and not opened and not seen and -1 or 0 }
 end
 local participant = ARGV[2] ~= '' and 'p:' .. ARGV[2]
 if participant and not anew and noted(participant) then

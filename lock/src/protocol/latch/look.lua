@@ -4,8 +4,8 @@
 -- KEYS[2]  the notes on it, see the notes step; absent for the count alone, in a slot that is migrating
 -- ARGV[1]  1 if an absent latch with a noted count was lost, 0 if Redisson may have opened it
 --
--- Reply: {count, the latest opening, 1 if Redisson has set it anew since, 1 if it was lost}. The opening is 0 if none is noted,
--- -1 without the notes.
+-- Reply: {count, the latest opening, 1 if Redisson has set it anew since, 1 if it was lost or -1 if nothing is known of it}. The
+-- opening is 0 if none is noted, -1 without the notes.
 --
 -- A latch that was to expire is lost if it did before it was counted down.
 
@@ -25,4 +25,5 @@ if not text and seen > 0 and not lost then
   local time = redis.call('TIME')
   lost = expires and time[1] * 1000 + math.floor(time[2] / 1000) >= tonumber(expires)
 end
-return { count, opened, seen > 0 and count > seen and 1 or 0, lost and 1 or 0 }
+local unknown = not text and opened == 0 and seen == 0
+return { count, opened, seen > 0 and count > seen and 1 or 0, lost and 1 or unknown and -1 or 0 }
