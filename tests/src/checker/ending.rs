@@ -29,7 +29,15 @@ pub(super) fn nothing_renews_after_the_end(facts: &Facts<'_>) -> Vec<Violation> 
             };
             let granted_again =
                 |c: &Claim<'_>| c.key == claim.key && c.hold == claim.hold && c.granted.at > end.at;
-            if !facts.calls.iter().any(asked_again) && !facts.claims.iter().any(granted_again) {
+            // Passed on inside a process that died before it had recorded that.
+            let passed_on = |c: &Call<'_>| {
+                c.key == claim.key
+                    && c.invoke.process == claim.granted.process
+                    && c.end.is_none()
+                    && died(facts, claim)
+            };
+            let is_later = |c: &Call<'_>| asked_again(c) || passed_on(c);
+            if !facts.calls.iter().any(is_later) && !facts.claims.iter().any(granted_again) {
                 let message = format!("{} is on {} after its end", claim.hold, claim.key);
                 violations.push(violation("I4", message, &[end, sample.event]));
             }

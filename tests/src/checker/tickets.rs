@@ -1,6 +1,6 @@
 //! I20, I21 and I2 by the servers' own record of lines: tickets, grants and their tokens.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Violation;
 use super::facts::{Facts, overlap, violation};
@@ -171,6 +171,12 @@ pub(super) fn no_grant_is_lost(facts: &Facts<'_>) -> Vec<Violation> {
             }
         }
     }
+    // Of a process that dies before it has taken any grant, nobody knows the client.
+    let known: HashSet<u32> = processes.values().copied().collect();
+    let is_dead_stranger = |by: u64| {
+        let mut deaths = facts.deaths.iter();
+        deaths.any(|(process, died)| !known.contains(process) && *died <= by)
+    };
     let mut violations = Vec::new();
     for record in &records {
         let mut open: Option<(&Event, u64, &str, u64)> = None;
@@ -185,7 +191,9 @@ pub(super) fn no_grant_is_lost(facts: &Facts<'_>) -> Vec<Violation> {
                     };
                     let process = processes.get(client_of(hold)).copied();
                     let is_taken = claims.of(record.key, token).is_some();
-                    if !is_taken && !may_miss(facts, process, (since, event.at)) {
+                    let is_excused = process.is_none() && is_dead_stranger(event.at)
+                        || may_miss(facts, process, (since, event.at));
+                    if !is_taken && !is_excused {
                         let message = format!("{hold} was granted {} and did nothing", record.key);
                         violations.push(violation("I20", message, &[granted, event]));
                     }

@@ -404,6 +404,18 @@ fn i4_nothing_renews_or_resurrects_a_released_hold() {
 
     over().free(30).keeps_everything();
     over().shows(30, &["a:1"], 900).breaks(&["I4"]);
+    // Passed on to a waiter of its process, which was killed before it had recorded that; not to one elsewhere.
+    let dies = |by, pid| {
+        let waits = history().invoke(5, by);
+        waits
+            .takes(10, "a", "a:1", 500)
+            .gives_back(20, "a", "a:1")
+            .at(25, "c", What::Died { pid })
+            .shows(30, &["a:1"], 900)
+    };
+    dies("c", 1).keeps_everything();
+    dies("c", 2).breaks(&["I4"]);
+    dies("b", 1).breaks(&["I4"]);
     // An owner takes the lock again, under the same id.
     over()
         .invoke(25, "a")

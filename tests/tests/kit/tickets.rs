@@ -274,6 +274,18 @@ fn i20_not_if_its_process_could_not_notice() {
         .at(2_000, 9, What::Stalled { since: 900_000 })
         .report()
         .assert_clean();
+    // One that died before it had taken anything is not known by its client.
+    let stranger = || {
+        History::known()
+            .joins(4, "z:1")
+            .granted(50, "z:1", 7, 4)
+            .expired(1_050, "z:1")
+    };
+    stranger()
+        .at(20, 9, What::Died { pid: 3 })
+        .report()
+        .assert_clean();
+    assert_breaks(stranger(), "I20");
     // Another process, or another time.
     assert_breaks(line().fault(40, 60, Effect::Freezes(3)), "I20");
     assert_breaks(line().fault(10, 49, Effect::Delays), "I20");
