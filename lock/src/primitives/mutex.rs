@@ -265,8 +265,8 @@ impl Mutex {
             .ok_or_else(|| self.error(Error::unexpected(&reply)))
     }
 
-    /// Removes the lock from its holder. A holder in this process loses it at once, others at their next renewal. Returns
-    /// whether it was held.
+    /// Removes the lock from its holder. A holder in this process loses it at once, others at their next renewal; in the first 10 ms
+    /// after a grant they may pass it on inside their process until then. Returns whether it was held.
     ///
     /// ```
     /// # leasehold_testkit::example::with_locks(async |locks| {
