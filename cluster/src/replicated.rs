@@ -196,14 +196,15 @@ impl Client {
             unanswered,
         } = attempt;
         let mut link = MasterLink::open(self.router(), node, call.key(), asking, deadline).await?;
+        let untrusted = |left, ran| Replicated::Untrusted {
+            left,
+            ran,
+            repeated,
+        };
         let left = link.untrusted_for(demand.guard).await;
         let left = left.map_err(nothing_written)?;
         if !left.is_zero() {
-            return Ok(Replicated::Untrusted {
-                left,
-                ran: false,
-                repeated,
-            });
+            return Ok(untrusted(left, false));
         }
         let listing = self.service_listing(&link).await.map_err(nothing_written)?;
         let (sent, sent_wall) = (Instant::now(), SystemTime::now());
@@ -227,11 +228,7 @@ impl Client {
             let left = link.check(&written.info, guard).await;
             let left = left.map_err(unconfirmed)?;
             if !left.is_zero() {
-                return Ok(Replicated::Untrusted {
-                    left,
-                    ran: true,
-                    repeated,
-                });
+                return Ok(untrusted(left, true));
             }
         }
         if effect != Effect::Wrote {

@@ -80,12 +80,16 @@ pub(crate) fn missed(context: &Context) -> Effect {
     Effect::Missed(context.guard_time(context.config.lease))
 }
 
-/// The error where nothing was found, and that could not be proven.
-pub(crate) fn unproven() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "nothing is there, but the data of the master are younger than the longest lease: it may have lost what its replicas had",
-    )
+/// Where nothing was found and that is not proven, a pause before the next question; the error of that if `deadline` comes first.
+pub(crate) async fn pause_unproven(pause: Duration, deadline: Instant) -> Result<(), Error> {
+    if Instant::now() + pause >= deadline {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "nothing is there, but the data of the master are younger than the longest lease: it may have lost what its replicas had",
+        ));
+    }
+    tokio::time::sleep(pause).await;
+    Ok(())
 }
 
 async fn confirmed(
@@ -103,11 +107,8 @@ async fn confirmed(
         match ran.map_err(|error| failed(Error::from_client(error), doubted))? {
             Replicated::Untrusted { left, repeated, .. } => {
                 doubted |= repeated;
-                let pause = left.min(YOUNG_PAUSE);
-                if Instant::now() + pause >= deadline {
-                    return Err(failed(unproven(), doubted));
-                }
-                tokio::time::sleep(pause).await;
+                let paused = pause_unproven(left.min(YOUNG_PAUSE), deadline).await;
+                paused.map_err(|error| failed(error, doubted))?;
             }
             Replicated::Ran(ran) => {
                 return match ran.confirmation {

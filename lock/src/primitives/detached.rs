@@ -140,14 +140,9 @@ impl DetachedHold {
         };
         (self.protocol.add_renewal)(&renewal, &mut call);
         let slices = call.slices();
-        let has_written = |_: &_| true;
-        let reply = operation::apply(
-            &self.context,
-            &self.name,
-            &slices.call(),
-            replicas,
-            |reply| Effect::of_write(has_written(reply)),
-        )
+        let reply = operation::apply(&self.context, &self.name, &slices.call(), replicas, |_| {
+            Effect::Wrote
+        })
         .await
         .map_err(Error::of_repeatable_change)?;
         match (self.protocol.read_renewals)(&reply, 1).as_deref() {

@@ -10,7 +10,7 @@ use leasehold_resp::Value;
 
 use crate::engine::context::Context;
 use crate::engine::handle::Handle;
-use crate::engine::operation::{apply, ask, ask_proven, missed, unproven};
+use crate::engine::operation::{apply, ask, ask_proven, missed, pause_unproven};
 use crate::engine::signal::{self, Watcher};
 use crate::error::{Error, ErrorKind};
 use crate::options::{Interop, Replicas};
@@ -271,10 +271,8 @@ impl Latch {
             if !view.doubtful || self.replicas.quorum().is_none() {
                 return Ok(view.count);
             }
-            if Instant::now() + DOUBTFUL_PAUSE >= until {
-                return Err(self.error(unproven()));
-            }
-            tokio::time::sleep(DOUBTFUL_PAUSE).await;
+            let paused = pause_unproven(DOUBTFUL_PAUSE, until).await;
+            paused.map_err(|error| self.error(error))?;
         }
     }
 

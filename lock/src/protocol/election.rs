@@ -5,7 +5,7 @@ mod sources;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use leasehold_cluster::{Channels, Script};
+use leasehold_cluster::{Channels, Effect, Script};
 use leasehold_resp::Value;
 
 use super::call::Call;
@@ -130,9 +130,9 @@ pub(crate) fn read_announce(reply: &Value) -> Option<bool> {
     }
 }
 
-/// Whether an announcement with this reply wrote anything.
-pub(crate) fn has_written(reply: &Value) -> bool {
-    reply.as_int() == Some(1)
+/// The effect of an announcement with this reply.
+pub(crate) fn effect(reply: &Value) -> Effect {
+    Effect::of_write(reply.as_int() == Some(1))
 }
 
 /// Asks who leads.

@@ -18,6 +18,7 @@ pub(super) fn nothing_renews_after_the_end(facts: &Facts<'_>) -> Vec<Violation> 
                 violations.push(violation("I4", message, &[end, renewal]));
             }
         }
+        let has_died = died(facts, claim);
         for sample in facts
             .samples_of(claim)
             .filter(|s| s.asked > gone_by && s.shows(claim.hold))
@@ -30,12 +31,10 @@ pub(super) fn nothing_renews_after_the_end(facts: &Facts<'_>) -> Vec<Violation> 
             let granted_again =
                 |c: &Claim<'_>| c.key == claim.key && c.hold == claim.hold && c.granted.at > end.at;
             // Passed on inside a process that died before it had recorded that.
-            let passed_on = |c: &Call<'_>| {
-                c.key == claim.key
-                    && c.invoke.process == claim.granted.process
-                    && c.end.is_none()
-                    && died(facts, claim)
-            };
+            let process = claim.granted.process;
+            let waited =
+                |c: &Call<'_>| c.key == claim.key && c.invoke.process == process && c.end.is_none();
+            let passed_on = |c: &Call<'_>| has_died && waited(c);
             let is_later = |c: &Call<'_>| asked_again(c) || passed_on(c);
             if !facts.calls.iter().any(is_later) && !facts.claims.iter().any(granted_again) {
                 let message = format!("{} is on {} after its end", claim.hold, claim.key);

@@ -173,10 +173,8 @@ pub(super) fn no_grant_is_lost(facts: &Facts<'_>) -> Vec<Violation> {
     }
     // Of a process that dies before it has taken any grant, nobody knows the client.
     let known: HashSet<u32> = processes.values().copied().collect();
-    let is_dead_stranger = |by: u64| {
-        let mut deaths = facts.deaths.iter();
-        deaths.any(|(process, died)| !known.contains(process) && *died <= by)
-    };
+    let strangers = facts.deaths.iter().filter(|(pid, _)| !known.contains(pid));
+    let first_stranger = strangers.map(|(_, died)| *died).min();
     let mut violations = Vec::new();
     for record in &records {
         let mut open: Option<(&Event, u64, &str, u64)> = None;
@@ -191,9 +189,11 @@ pub(super) fn no_grant_is_lost(facts: &Facts<'_>) -> Vec<Violation> {
                     };
                     let process = processes.get(client_of(hold)).copied();
                     let is_taken = claims.of(record.key, token).is_some();
-                    let is_excused = process.is_none() && is_dead_stranger(event.at)
-                        || may_miss(facts, process, (since, event.at));
-                    if !is_taken && !is_excused {
+                    let died = match process {
+                        Some(process) => facts.deaths.get(&process).copied(),
+                        None => first_stranger,
+                    };
+                    if !is_taken && !may_miss(facts, (process, died), (since, event.at)) {
                         let message = format!("{hold} was granted {} and did nothing", record.key);
                         violations.push(violation("I20", message, &[granted, event]));
                     }
@@ -248,16 +248,16 @@ impl<'a> Claims<'a> {
 }
 
 /// Whether something kept the process, or an unknown one, from noticing a grant in that time.
-fn may_miss(facts: &Facts<'_>, process: Option<u32>, span: (u64, u64)) -> bool {
+fn may_miss(
+    facts: &Facts<'_>,
+    (process, died): (Option<u32>, Option<u64>),
+    span: (u64, u64),
+) -> bool {
     let concerns = |effect| match (effect, process) {
         (Effect::Freezes(frozen), Some(process)) => frozen == process,
         _ => true,
     };
-    let is_dead = process.is_some_and(|process| {
-        let died = facts.deaths.get(&process);
-        died.is_some_and(|died| *died <= span.1)
-    });
-    is_dead
+    died.is_some_and(|died| died <= span.1)
         || facts
             .faults
             .iter()

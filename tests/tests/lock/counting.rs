@@ -6,7 +6,7 @@ use leasehold_testkit::{Cut, Fault, Proxy, Raw, Server};
 use tokio::task::JoinHandle;
 
 use crate::scripts::Ears;
-use crate::support::{line, locks, ms, tickets, until, within};
+use crate::support::{line, locks, ms, nobody_in_line, tickets, until, within};
 
 async fn counting(locks: &Locks, permits: u32) -> CountingSemaphore {
     locks.semaphore("a", permits).counting()
@@ -195,10 +195,7 @@ async fn dropped_at_any_await_it_takes_nothing() {
                 semaphore.release(2).await.unwrap();
             }
             until("all are free", async || value(&mut raw).await == "2").await;
-            until("the ticket is taken back", async || {
-                tickets(&mut raw, "a").await == 0
-            })
-            .await;
+            nobody_in_line(&mut raw, "a").await;
             if taken.is_some() && n > 2 {
                 break;
             }

@@ -10,8 +10,8 @@ use leasehold::{ErrorKind, Locks, LostReason, Release, Replicas};
 use leasehold_testkit::{Raw, Server, replicas};
 
 use crate::support::{
-    assert_everything_expires, calls, exists, fields, in_line, its_turn, line, locks, ms, pttl,
-    scripts_run, tickets, until, within,
+    assert_everything_expires, calls, exists, fields, in_line, its_turn, line, locks, ms,
+    nobody_in_line, pttl, scripts_run, tickets, until, within,
 };
 
 async fn clients(server: &Server, count: usize) -> Vec<Locks> {
@@ -169,10 +169,7 @@ async fn the_ticket_of_a_waiter_that_gives_up_is_inherited_by_the_next_one_here(
     let ticket = line(&mut raw, "a").await.remove(0);
     assert!(ticket.starts_with(ours.client_id()) && ticket != before[0]);
     bounded.abort();
-    until("its ticket is taken back", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
     behind.release().await.unwrap();
     assert!(!exists(&mut raw, "a").await);
 }
@@ -184,10 +181,7 @@ async fn the_last_waiter_of_a_process_that_gives_up_takes_its_ticket_along() {
     for _ in 0..5 {
         let waiter = in_line(&mut raw, &ours, "a").await;
         waiter.abort();
-        until("its ticket is taken back", async || {
-            tickets(&mut raw, "a").await == 0
-        })
-        .await;
+        nobody_in_line(&mut raw, "a").await;
         // At the end of its time.
         let tried = theirs.mutex("a").try_lock_for(ms(60));
         assert!(
@@ -196,10 +190,7 @@ async fn the_last_waiter_of_a_process_that_gives_up_takes_its_ticket_along() {
                 .unwrap()
                 .is_none()
         );
-        until("its ticket is taken back", async || {
-            tickets(&mut raw, "a").await == 0
-        })
-        .await;
+        nobody_in_line(&mut raw, "a").await;
     }
     held.release().await.unwrap();
     assert!(!exists(&mut raw, "a").await, "granted to nobody");
@@ -238,10 +229,7 @@ async fn a_grant_for_a_ticket_that_was_taken_back_is_handed_on() {
     let held = holder.mutex("a").lock().await.unwrap();
     // From here on it hears of grants.
     in_line(&mut raw, &ours, "a").await.abort();
-    until("its ticket is taken back", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
     let behind = in_line(&mut raw, &theirs, "a").await;
     // As a request of it that ran late, with a grant lease longer than any wait here.
     let left = format!("{}:999999|60000", ours.client_id());
@@ -348,10 +336,7 @@ async fn a_grant_that_was_forged_in_every_detail_is_lost_at_its_first_renewal() 
     // Its ticket was left in line.
     let next = within("the next lock", ours.mutex("a").lock().into_future());
     next.await.unwrap().release().await.unwrap();
-    until("no ticket is left", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
 }
 
 #[tokio::test]

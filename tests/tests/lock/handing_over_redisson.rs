@@ -7,7 +7,7 @@ use leasehold::{Interop, Locks};
 use leasehold_testkit::statistics::subscribers;
 use leasehold_testkit::{Raw, RawValue, Server};
 
-use crate::support::{exists, in_line, its_turn, ms, scripts_run, tickets, until, within};
+use crate::support::{exists, in_line, its_turn, ms, nobody_in_line, scripts_run, until, within};
 
 const CHANNEL: &str = "redisson_lock__channel:{a}";
 
@@ -127,10 +127,7 @@ async fn without_a_waiter_of_redisson_every_release_grants() {
             held = its_turn(waiter).await;
         }
         held.release().await.unwrap();
-        until("no ticket is left", async || {
-            tickets(&mut raw, "a").await == 0
-        })
-        .await;
+        nobody_in_line(&mut raw, "a").await;
     }
 }
 

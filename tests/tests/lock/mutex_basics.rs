@@ -11,8 +11,8 @@ use leasehold::{
 use leasehold_testkit::{RawValue, Server};
 
 use crate::support::{
-    assert_everything_expires, exists, fields, keys, locks, ms, pttl, scripts_run, short_locks,
-    until, within,
+    assert_everything_expires, exists, fields, keys, locks, ms, nobody_in_line, pttl, scripts_run,
+    short_locks, until, within,
 };
 
 #[test]
@@ -130,10 +130,7 @@ async fn try_lock_for_gives_up_in_time_and_leaves_nothing() {
                 .is_none()
         );
     }
-    until("no ticket is left", async || {
-        crate::support::tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
     let waiter = tokio::spawn(theirs.mutex("a").try_lock_for(Duration::MAX).into_future());
     until("the waiter", async || {
         crate::support::tickets(&mut raw, "a").await == 1

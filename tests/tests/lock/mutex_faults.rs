@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::{ErrorKind, Guard, Locks, Release};
 use leasehold_testkit::{Accept, Cut, Fault, Proxy, Server};
 
-use crate::support::{exists, fields, locks, ms, tickets, until, within};
+use crate::support::{exists, fields, locks, ms, nobody_in_line, until, within};
 
 async fn impatient(url: String) -> Locks {
     Locks::builder(url)
@@ -151,10 +151,7 @@ async fn a_lock_dropped_at_any_await_leaves_nothing_on_the_server() {
             };
             let taken = drop_after(polls, &ours, foreign).await;
             until("the release", async || !exists(&mut raw, "a").await).await;
-            until("no ticket is left", async || {
-                tickets(&mut raw, "a").await == 0
-            })
-            .await;
+            nobody_in_line(&mut raw, "a").await;
             until("the next, with an empty queue", async || {
                 ours.mutex("a").try_lock().await.unwrap().is_some()
             })

@@ -7,8 +7,8 @@ use leasehold_testkit::cancel::cancel_at;
 use leasehold_testkit::{Cut, Fault, Proxy, Raw, RawValue, Server};
 
 use crate::support::{
-    assert_everything_expires, connect, exists, locks, ms, pttl, renewed, short_locks, tickets,
-    until, within,
+    assert_everything_expires, connect, exists, locks, ms, nobody_in_line, pttl, renewed,
+    short_locks, tickets, until, within,
 };
 
 async fn take(mutex: &PlainMutex) -> Guard {
@@ -93,10 +93,7 @@ async fn a_release_hands_it_to_the_next_process_in_line() {
             assert!(guard.token() > token);
             token = guard.token();
         }
-        until("no ticket is left", async || {
-            tickets(&mut raw, "a").await == 0
-        })
-        .await;
+        nobody_in_line(&mut raw, "a").await;
         until("a free lock", async || !exists(&mut raw, "a").await).await;
         assert_everything_expires(&mut raw).await;
     }

@@ -6,7 +6,8 @@ use leasehold::{Backoff, Guard, Interop, Locks};
 use leasehold_testkit::{Cluster, Raw, Server};
 
 use crate::support::{
-    add_mute_user, calls, connect, exists, in_line, its_turn, locks, ms, tickets, until, within,
+    add_mute_user, calls, connect, exists, in_line, its_turn, locks, ms, nobody_in_line, tickets,
+    until, within,
 };
 
 async fn polling(
@@ -118,10 +119,7 @@ async fn one_that_polls_goes_on_for_one_that_hears_and_the_other_way_round() {
         tokio::time::sleep(ms(100)).await;
         drop(guard);
         drop(its_turn(second).await);
-        until("no ticket is left", async || {
-            tickets(&mut raw, "a").await == 0
-        })
-        .await;
+        nobody_in_line(&mut raw, "a").await;
         until("a free lock", async || !exists(&mut raw, "a").await).await;
     }
 }
@@ -137,10 +135,7 @@ async fn attempts_with_a_bound_poll_too_and_leave_nothing() {
     assert!(lock.try_lock().polling(poll()).await.unwrap().is_none());
     let late = lock.try_lock_for(ms(200)).polling(poll()).await.unwrap();
     assert!(late.is_none());
-    until("no ticket is left", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
     let waiter = tokio::spawn(lock.try_lock_for(ms(15_000)).polling(poll()).into_future());
     until("a ticket", async || tickets(&mut raw, "a").await == 1).await;
     drop(guard);

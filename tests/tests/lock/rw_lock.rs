@@ -10,8 +10,8 @@ use leasehold_testkit::{Raw, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    assert_everything_expires, exists, fields, keys, line, locks, ms, pttl, scripts_run,
-    short_locks, tickets, until, within,
+    assert_everything_expires, exists, fields, keys, line, locks, ms, nobody_in_line, pttl,
+    scripts_run, short_locks, tickets, until, within,
 };
 
 pub(crate) type Waiting<G> = JoinHandle<Result<G, leasehold::Error>>;
@@ -64,10 +64,7 @@ async fn readers_share_and_a_writer_is_alone() {
     let (one, two) = (read(&a).await, read(&b).await);
     assert_eq!(b.try_write().await.unwrap().map(drop), None);
     assert_eq!(a.try_write_for(ms(50)).await.unwrap().map(drop), None);
-    until("it is taken back", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
     assert_everything_expires(&mut raw).await;
     assert!(a.remaining().await.unwrap().unwrap() > Duration::from_secs(20));
     assert_eq!(one.release().await.unwrap(), Release::Released);

@@ -11,8 +11,8 @@ use leasehold_testkit::{Raw, Server, calls};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    assert_everything_expires, exists, line, locks, ms, pttl, scripts_run, short_locks, tickets,
-    until, within,
+    assert_everything_expires, exists, line, locks, ms, nobody_in_line, pttl, scripts_run,
+    short_locks, tickets, until, within,
 };
 
 async fn taken(raw: &mut Raw, name: &str) -> i64 {
@@ -80,10 +80,7 @@ async fn permits_are_held_and_given_back() {
             .unwrap()
             .is_none()
     );
-    until("the tickets are taken back", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
 
     assert_eq!(three.release().await.unwrap(), Release::Released);
     assert_eq!(available(&other).await, 3);
@@ -205,10 +202,7 @@ async fn a_disagreement_over_the_number_is_an_error_until_somebody_sets_it() {
             yours: 3
         }
     ));
-    until("nothing in line", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
     until("all are free", async || available(&three).await == 2).await;
 }
 

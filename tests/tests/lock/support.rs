@@ -149,6 +149,11 @@ pub(crate) async fn tickets(raw: &mut Raw, name: &str) -> i64 {
         .int()
 }
 
+/// Waits until no ticket is in the line of `name`: one that is given up is taken back behind the answer.
+pub(crate) async fn nobody_in_line(raw: &mut Raw, name: &str) {
+    until("nobody is in line", async || tickets(raw, name).await == 0).await;
+}
+
 /// Number of scripts run, by EVAL or EVALSHA.
 pub(crate) async fn scripts_run(raw: &mut Raw) -> u64 {
     calls(raw, "eval").await + calls(raw, "evalsha").await

@@ -8,7 +8,8 @@ use leasehold::Locks;
 use leasehold_testkit::{Fault, Proxy, Server};
 
 use crate::support::{
-    add_mute_user, exists, fields, locks, ms, registered, scripts_run, tickets, until, within,
+    add_mute_user, exists, fields, locks, ms, nobody_in_line, registered, scripts_run, tickets,
+    until, within,
 };
 
 /// The leases of these tests are 30 s unless they say otherwise, and waits are shorter: so the
@@ -25,10 +26,7 @@ async fn a_release_elsewhere_wakes_at_once_and_not_when_the_lease_would_end() {
         drop(guard);
         drop(within("the wake-up", waiter).await.unwrap().unwrap());
     }
-    until("no ticket is left", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
 }
 
 #[tokio::test]
@@ -163,10 +161,7 @@ async fn those_who_give_up_in_the_line_hold_up_nobody() {
         drop(within("a waiter", waiter).await.unwrap().unwrap());
     }
     until("the last release", async || !exists(&mut raw, "a").await).await;
-    until("no ticket is left", async || {
-        tickets(&mut raw, "a").await == 0
-    })
-    .await;
+    nobody_in_line(&mut raw, "a").await;
 }
 
 #[tokio::test]

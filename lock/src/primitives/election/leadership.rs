@@ -7,9 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_cluster::Effect;
-use leasehold_resp::Value;
-
 use crate::engine::context::Context;
 use crate::engine::hold::Hold;
 use crate::engine::operation::apply;
@@ -17,7 +14,7 @@ use crate::engine::registry::Registry;
 use crate::engine::release::{self, Release};
 use crate::error::{Error, ErrorKind, Lost, LostReason};
 use crate::guard::Guard;
-use crate::protocol::election::{Announcement, announce, has_written, read_announce};
+use crate::protocol::election::{Announcement, announce, effect, read_announce};
 use crate::state::token::FencingToken;
 
 /// The longest value that a leader publishes.
@@ -216,7 +213,6 @@ impl Term {
         });
         let call = call.slices();
         let (call, replicas) = (call.call(), hold.terms.replicas);
-        let effect = |reply: &Value| Effect::of_write(has_written(reply));
         let reply = apply(&context, &hold.name, &call, replicas, effect).await?;
         match read_announce(&reply) {
             Some(true) => Ok(()),
