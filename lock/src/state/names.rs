@@ -9,6 +9,9 @@ use leasehold_cluster::slot::tag;
 /// The longest key, namespace included: 4 KiB. A server would take 512 MiB, in every message of every command.
 const MAX_KEY: usize = 4096;
 
+/// The most keys that a layout has.
+const DERIVED: usize = 4;
+
 /// The names of a primitive's keys and channel.
 #[derive(Debug)]
 pub(crate) struct Layout {
@@ -48,12 +51,11 @@ struct Lane {
 
 struct Texts {
     layout: &'static Layout,
-    /// The namespace and the name.
-    key: Box<str>,
-    /// Where releases are published.
-    channel: Box<str>,
-    /// The keys of the layout, in its order.
-    derived: Box<[Box<str>]>,
+    /// The namespace and the name, then where releases are published, then the keys of the layout in its order: in one piece,
+    /// since many a name is made for one acquisition.
+    all: String,
+    /// Where each of them ends.
+    ends: [usize; 2 + DERIVED],
     /// Why the name cannot be used, if so: reported when it is used, so that creating a handle never fails.
     bad: Option<BadName>,
 }
@@ -73,31 +75,46 @@ pub(crate) enum BadName {
 }
 
 impl Derived {
-    /// The name that the rule derives from `key`.
-    fn of(self, key: &str) -> Box<str> {
-        let has_brace = key.as_bytes().contains(&b'{');
+    /// The parts of the name that the rule derives from `key`.
+    const fn of(self, key: &str, has_brace: bool) -> [&str; 4] {
         match (self, has_brace) {
-            (Self::Prefixed(prefix), true) => [prefix, ":", key].concat(),
-            (Self::Prefixed(prefix), false) => [prefix, ":{", key, "}"].concat(),
-            (Self::Suffixed(suffix), true) => [key, ":", suffix].concat(),
-            (Self::Suffixed(suffix), false) => ["{", key, "}:", suffix].concat(),
-            (Self::Wrapped(prefix), _) => [prefix, "{", key, "}"].concat(),
+            (Self::Prefixed(prefix), true) => [prefix, ":", key, ""],
+            (Self::Prefixed(prefix), false) => [prefix, ":{", key, "}"],
+            (Self::Suffixed(suffix), true) => [key, ":", suffix, ""],
+            (Self::Suffixed(suffix), false) => ["{", key, "}:", suffix],
+            (Self::Wrapped(prefix), _) => [prefix, "{", key, "}"],
         }
-        .into()
+    }
+
+    /// The bytes that it adds to a key, at most.
+    const fn adds(self) -> usize {
+        let (Self::Prefixed(text) | Self::Suffixed(text) | Self::Wrapped(text)) = self;
+        text.len() + ":{}".len()
     }
 }
 
 impl Name {
     pub(crate) fn new(layout: &'static Layout, namespace: Option<&str>, name: &str) -> Self {
-        let key: Box<str> = match namespace {
-            Some(namespace) => format!("{namespace}:{name}").into(),
-            None => name.into(),
-        };
-        let derived: Box<[Box<str>]> = layout.keys.iter().map(|rule| rule.of(&key)).collect();
+        let namespaced = namespace.map(|namespace| format!("{namespace}:{name}"));
+        let key = namespaced.as_deref().unwrap_or(name);
+        let has_brace = key.as_bytes().contains(&b'{');
+        let rules = || std::iter::once(layout.channel).chain(layout.keys.iter().copied());
+        let room = rules().map(|rule| rule.adds() + key.len()).sum::<usize>();
+        debug_assert!(layout.keys.len() <= DERIVED);
+        let mut all = String::with_capacity(key.len() + room);
+        all.push_str(key);
+        let mut ends = [all.len(); 2 + DERIVED];
+        for (rule, end) in rules().zip(&mut ends[1..]) {
+            for part in rule.of(key, has_brace) {
+                all.push_str(part);
+            }
+            *end = all.len();
+        }
         // A name without braces is the tag of all. Otherwise both rules for keys wrap the same names in the same braces: one of
         // them shows it for all.
         let same_tag = !key.contains(['{', '}'])
-            || tag(key.as_bytes()) == tag(Derived::Prefixed("").of(&key).as_bytes());
+            || tag(key.as_bytes())
+                == tag(Derived::Prefixed("").of(key, has_brace).concat().as_bytes());
         let bad = if name.is_empty() {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
@@ -112,9 +129,8 @@ impl Name {
         let hash = hasher.finish();
         let texts = Texts {
             layout,
-            channel: layout.channel.of(&key),
-            key,
-            derived,
+            all,
+            ends,
             bad,
         };
         Self {
@@ -158,11 +174,11 @@ impl Name {
     }
 
     pub(crate) fn key(&self) -> &str {
-        &self.texts.key
+        &self.texts.all[..self.texts.ends[0]]
     }
 
     pub(crate) fn channel(&self) -> &str {
-        &self.texts.channel
+        self.texts.behind(0)
     }
 
     /// The key with this index in the layout.
@@ -171,7 +187,8 @@ impl Name {
     ///
     /// If the layout has no such key.
     pub(crate) fn derived(&self, index: usize) -> &str {
-        &self.texts.derived[index]
+        assert!(index < self.texts.layout.keys.len(), "no such key");
+        self.texts.behind(1 + index)
     }
 
     pub(crate) fn bad(&self) -> Option<BadName> {
@@ -183,14 +200,20 @@ impl Name {
     }
 }
 
+impl Texts {
+    /// The one behind that with this index.
+    fn behind(&self, index: usize) -> &str {
+        &self.all[self.ends[index]..self.ends[index + 1]]
+    }
+}
+
 /// One `Locks` has one namespace, so one key of one primitive is one name. Primitives that share a key exclude each other at
 /// the server, not here, and so do lanes.
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
         self.lane_number() == other.lane_number()
             && (Arc::ptr_eq(&self.texts, &other.texts)
-                || self.texts.key == other.texts.key
-                    && std::ptr::eq(self.texts.layout, other.texts.layout))
+                || self.key() == other.key() && std::ptr::eq(self.texts.layout, other.texts.layout))
     }
 }
 
