@@ -113,6 +113,8 @@ async fn holders_exclude_each_other(nodes: &Nodes) {
     let (ours, theirs) = (nodes.red(secs(30)).await, nodes.red(secs(30)).await);
     let first = within("the lock", ours.mutex("a").lock().fenced().into_future()).await;
     let first = first.unwrap();
+    // Two of three are enough for the lock: the third may be asked by the others first.
+    all_have(&ours, "a", 3).await;
     assert!(theirs.mutex("a").try_lock().await.unwrap().is_none());
     assert!(ours.mutex("a").try_lock().await.unwrap().is_none());
     let waited = theirs.mutex("a").try_lock_for(ms(50)).await.unwrap();
