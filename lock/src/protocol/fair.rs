@@ -13,8 +13,8 @@ use leasehold_resp::Value;
 use super::call::Call;
 use super::inspect::{read_waiter, text};
 use super::mutex::{self, USUAL_TTL};
-use super::parts::{add_if_known, add_ticket, mode, read_placed};
-use super::{Answer, Attempt, End, Protocol};
+use super::parts::{add_if_known, add_ticket, mode};
+use super::{Attempt, End, Protocol};
 use crate::options::Interop;
 use crate::state::deadline::millis;
 use crate::state::inspection::{Inspection, Waiter};
@@ -39,7 +39,7 @@ pub(crate) static FAIR: Protocol = Protocol {
     acquire_single_key: mutex::acquire_single_key,
     confirm: mutex::confirm,
     confirm_single_key: mutex::confirm_single_key,
-    read_answer,
+    read_answer: mutex::read_answer,
     read_confirm: mutex::read_confirm,
     renew: &mutex::RENEW,
     renew_one: &mutex::RENEW_ONE,
@@ -195,15 +195,6 @@ fn add_keys<'a>(call: &mut Call<'a>, name: &'a Name, beside_redisson: bool) {
         .key(name.derived(LINE));
     if beside_redisson {
         call.key(name.derived(QUEUE)).key(name.derived(TIMES));
-    }
-}
-
-fn read_answer(reply: &Value) -> Option<Answer> {
-    match reply.as_array() {
-        Some([placed @ .., run]) if placed.len() == 5 => {
-            read_placed(placed, run.as_int()?.try_into().ok())
-        }
-        _ => mutex::read_answer(reply),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Protocol;
+use super::parts::next_number;
 
 /// `<word> <number> <token> <time in µs> <grant lease in ms> <key>`.
 #[derive(Clone, Copy, Debug)]
@@ -71,27 +72,6 @@ pub(crate) fn read_notice(message: &[u8]) -> Option<(u64, &str)> {
     let message = std::str::from_utf8(message).ok()?.strip_prefix("W ")?;
     let (number, key) = message.split_once(' ')?;
     Some((number.parse().ok()?, key))
-}
-
-/// Takes a number and the space behind it from `rest`. Each hand-over reads four of them: byte by byte is four times as fast as
-/// by words and `parse`.
-fn next_number(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0_u64;
-    for (index, &byte) in rest.iter().enumerate() {
-        match byte {
-            b'0'..=b'9' => {
-                number = number
-                    .checked_mul(10)?
-                    .checked_add(u64::from(byte - b'0'))?;
-            }
-            b' ' if index > 0 => {
-                *rest = &rest[index + 1..];
-                return Some(number);
-            }
-            _ => return None,
-        }
-    }
-    None
 }
 
 /// The channel of all grants to the client with this id, where channels belong to no slot.

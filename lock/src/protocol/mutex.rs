@@ -11,7 +11,7 @@ use leasehold_resp::Value;
 use super::call::Call;
 use super::inspect::{read_counter, read_remaining, read_waiters, text};
 use super::parts::{add_announced, add_ticket, channel, mode, ms, read_placed};
-use super::{Answer, Attempt, End, Ended, Protocol, Renewal, Renewed};
+use super::{Answer, Attempt, End, Ended, InLine, Protocol, Renewal, Renewed};
 use crate::options::Interop;
 use crate::state::deadline::millis;
 use crate::state::hold::Kept;
@@ -111,9 +111,14 @@ static INSPECT_ALL: LazyLock<Script> = LazyLock::new(|| Script::new(sources::INS
 static FORCE_UNLOCK: LazyLock<Script> = LazyLock::new(|| Script::new(sources::FORCE_UNLOCK));
 
 fn acquire<'a>(attempt: &Attempt<'a>) -> Call<'a> {
-    if attempt.ticket.is_none() && attempt.block.is_none() && attempt.counter_ttl == Some(USUAL_TTL)
-    {
-        return briefly(&ACQUIRE, attempt);
+    let is_hold = |ticket: InLine<'_>| ticket.text == attempt.id.as_bytes();
+    let is_usual = attempt.block.is_none() && attempt.counter_ttl == Some(USUAL_TTL);
+    if is_usual && attempt.ticket.is_none_or(is_hold) {
+        let mut call = briefly(&ACQUIRE, attempt);
+        if attempt.ticket.is_some() {
+            call.key(attempt.name.derived(LINE));
+        }
+        return call;
     }
     let mut call = asking(&ACQUIRE, attempt);
     if let Some(ticket) = attempt.ticket {
@@ -194,16 +199,16 @@ pub(super) fn asking_with_single_key<'a>(
 }
 
 pub(super) fn read_answer(reply: &Value) -> Option<Answer> {
-    let Some(parts) = reply.as_array() else {
-        return Some(match reply.as_int()? {
+    if let Some(number) = reply.as_int() {
+        return Some(match number {
             token @ 1.. => granted(token, None),
             0 => Answer::NoExpiry,
             held => Answer::Held(ms(-1 - held)),
         });
-    };
-    match parts {
-        [token, left] => Some(granted(token.as_int()?, Some(ms(left.as_int()?)))),
-        _ => read_placed(parts, None),
+    }
+    match reply.as_array() {
+        Some([token, left]) => Some(granted(token.as_int()?, Some(ms(left.as_int()?)))),
+        _ => read_placed(reply),
     }
 }
 

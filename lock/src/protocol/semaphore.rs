@@ -146,19 +146,19 @@ fn counting<'a>(script: &'static Script, name: &'a Name, with_line: bool) -> Cal
 }
 
 pub(super) fn read_answer(reply: &Value) -> Option<Answer> {
-    let Some(parts) = reply.as_array() else {
-        return Some(match reply.as_int()? {
-            1 => granted(None),
-            held if held < 0 => Answer::Held(ms(-1 - held)),
-            _ => return None,
-        });
-    };
-    match parts {
-        [left] => Some(granted(Some(ms(left.as_int()?)))),
-        [_, capacity] => Some(Answer::CapacityDisagrees {
+    if let Some(number) = reply.as_int() {
+        return match number {
+            1 => Some(granted(None)),
+            held if held < 0 => Some(Answer::Held(ms(-1 - held))),
+            _ => None,
+        };
+    }
+    match reply.as_array() {
+        Some([left]) => Some(granted(Some(ms(left.as_int()?)))),
+        Some([_, capacity]) => Some(Answer::CapacityDisagrees {
             server: permits(capacity.as_int()?),
         }),
-        _ => read_placed(parts, None),
+        _ => read_placed(reply),
     }
 }
 

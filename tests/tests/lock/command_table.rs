@@ -169,12 +169,12 @@ async fn each_lock_executes_as_many_commands_as_the_guide_says() {
     let extends_only = bench.raw.cmd(&["PEXPIRE", "none", "1", "GT"]).await;
     let renew = if extends_only.error().is_some() { 4 } else { 3 };
     let expected = [
-        ("mutex", [6, 3, 9, 10, renew]),
+        ("mutex", [6, 3, 9, 9, renew]),
         ("fair_mutex", [7, 3, 9, 11, renew]),
         ("rw_lock, write", [7, 5, 14, 13, renew]),
         ("plain_mutex", [5, 4, 8, 9, renew]),
         ("semaphore", [11, 9, 15, 14, 6]),
-        ("multi of 3", [14, 9, 13, 26, 0]),
+        ("multi of 3", [14, 9, 13, 25, 0]),
     ];
     assert_eq!(table, expected.map(|(name, cost)| (name, Cost::from(cost))));
 }

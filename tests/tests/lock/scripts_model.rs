@@ -191,7 +191,10 @@ impl Model {
                 messages.iter().any(|message| !is_grant(message)),
             ),
             ("holds found or taken at a look", look && fields == 2),
-            ("places told at a look", look && fields == 5),
+            (
+                "places told at a look",
+                look && matches!(reply, RawValue::Bulk(_)),
+            ),
             (
                 "releases that left the lock free",
                 release && *reply == RawValue::Int(1),

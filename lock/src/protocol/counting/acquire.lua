@@ -8,7 +8,8 @@
 --
 -- Reply: {ms}    taken by this request, now or before
 --        -1 - n  there are not enough, and nothing says when there will be
---        {ms, tickets ahead, score of the ticket, time in µs, 1 if it is new}   the same, with a ticket
+--        'ms ahead score time new'   the same, with a ticket: so many tickets ahead, the score of this one, the time in µs, and
+--                1 if it was not there
 --
 -- May be repeated for a minute: what it has taken is remembered under its id, and what was given back is not taken again.
 --
@@ -37,7 +38,7 @@ if kept == count or (waiting == 0 or type(waiting) ~= 'number') and free + kept 
   return { remembered }
 end
 
-local place
+local where
 if ticket then
   local micros = time[1] * 1000000 + time[2]
   local score = tonumber(ARGV[8])
@@ -55,16 +56,15 @@ if ticket then
       score = math.floor(score)
       pcall('ZADD', KEYS[4], 'XX', string.format('%.0f', score), ticket)
     end
-    place = { 60000, 0, score, micros, missing }
+    where = string.format('%.0f %.0f %d', score, micros, missing)
   end
 end
-local is_served = serve(place and ticket, remembered)
+local is_served = serve(where and ticket, remembered)
 finish(is_served)
 if is_served then
   return { remembered }
 end
-if not place then
+if not where then
   return -1001
 end
-place[2] = call('ZRANK', KEYS[4], ticket) or 0
-return place
+return string.format('60000 %d %s', call('ZRANK', KEYS[4], ticket) or 0, where)

@@ -7,6 +7,7 @@ macro_rules! script {
 }
 
 pub(crate) const LOOK: &str = script!(
+    "../steps/time.lua",
     "../steps/token.lua",
     "../mutex/mine.lua",
     "../steps/holders.lua",
@@ -19,6 +20,7 @@ pub(crate) const LOOK: &str = script!(
 pub(crate) const RELEASE: &str = script!(
     "end.lua",
     "../mutex/release.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "word.lua",
     "../mutex/enter.lua",

@@ -17,8 +17,8 @@
 --        {token, ms}   the same, for so long from now
 --        0             held by another, and the key has no expiry
 --        -1 - n        not held by this hold: others hold it for n milliseconds more, or wait for it; without a ticket only
---        {ms, tickets ahead, score of the ticket, time in µs, 1 if it was not in line, run or -1}   in line, and held by
---                      others for so long
+--        'ms ahead score time new run'   in line, and held by others for ms; so many tickets ahead, the score of this one,
+--                      the time in µs, 1 if it was not there, and its run if it has one
 --
 -- May be repeated: a hold and a ticket that are there already get the same answer again. A ticket that is missing comes back
 -- with its old score. A lock that is free goes to the first in line, not to whoever asks, and is never taken past a line.

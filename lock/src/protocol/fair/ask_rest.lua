@@ -15,7 +15,7 @@ local function take()
   end
   redis.call('HSET', KEYS[1], ARGV[1], '1')
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return token
+  return tonumber(token)
 end
 
 -- Whether anybody waits for a lock that is free.
@@ -80,7 +80,7 @@ end
 if ttl == -2 then
   local granted, token, lease = grant(ARGV[6], ticket)
   if granted == ticket then
-    return { token, lease }
+    return { tonumber(token), lease }
   end
   if not granted and token then
     return token
@@ -90,4 +90,6 @@ if ttl == -2 then
 end
 local place = redis.call('ZRANK', KEYS[3], ticket) or 0
 -- The fence of the first run is none of those ahead.
-return { ttl, KEYS[4] and math.max(place - 1, 0) or place, score, now, missing, run or -1 }
+place = KEYS[4] and math.max(place - 1, 0) or place
+local where = string.format('%d %d %.0f %.0f %d', ttl, place, score, now, missing)
+return run and run >= 0 and where .. ' ' .. run or where

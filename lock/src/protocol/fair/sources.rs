@@ -8,6 +8,7 @@ macro_rules! script {
 
 pub(crate) const ASK: &str = script!(
     "ask.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "../mutex/mine.lua",
     "../steps/holders.lua",
@@ -17,12 +18,14 @@ pub(crate) const ASK: &str = script!(
 );
 pub(crate) const RELEASE: &str = script!(
     "release.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "queue.lua",
     "grant.lua",
     "release_rest.lua"
 );
 pub(crate) const FORCE_UNLOCK: &str = script!(
+    "../steps/time.lua",
     "../steps/token.lua",
     "queue.lua",
     "grant.lua",

@@ -52,7 +52,7 @@ for i = 1, locks do
   if refused then
     return { 0, i, -3, refused.err }
   end
-  reply[2 * i] = token
+  reply[2 * i] = tonumber(token)
   reply[2 * i + 1] = tonumber(lease)
 end
 

@@ -8,6 +8,7 @@ macro_rules! script {
 
 pub(crate) const ACQUIRE: &str = script!(
     "each.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "../mutex/mine.lua",
     "../steps/holders.lua",

@@ -7,14 +7,15 @@
 -- ARGV[1]  the hold: an id nobody ever used for another acquisition
 -- ARGV[2]  the lease, in milliseconds
 -- ARGV[3]  how long to keep the counter, in milliseconds; 0 = for ever, as Redisson expects; absent = 600000
--- ARGV[4]  with a line: the ticket; '' to join it not
+-- ARGV[4]  with a line: the ticket; absent = the hold; '' to join it not
 -- ARGV[5]  with a block of tokens: how many to reserve; the one in the reply is the first
 --
 -- Reply: n > 0         held by this hold, and this is its token
 --        {token, ms}   held by this hold since an earlier request, for so long from now
 --        0             held by another, and the key has no expiry
 --        -1 - n        held by another for n milliseconds more
---        {ms, tickets ahead, score of the ticket, time in µs, 1 if it is new}   with a line: held by another for ms more
+--        'ms ahead score time new'   with a line: held by another for ms more; so many tickets ahead, the score of this one,
+--                      the time in µs, and 1 if it was not there. Text, which costs the server a third of an array
 --
 -- May be repeated: a hold and a ticket that are there already get the same answer again. If the lock came free in between,
 -- the repetition takes it and the ticket stays: the release names it then.

@@ -12,12 +12,9 @@ if ttl == -2 and not stands then
   end
   redis.call('HSET', KEYS[1], ARGV[1], '1')
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return token
+  return tonumber(token)
 end
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
   return held_by_us(ttl)
-end
-if KEYS[3] and ARGV[4] ~= '' and ttl ~= -1 then
-  return join(ARGV[4], nil, ttl)
 end
 return foreign_data() or ttl == -1 and 0 or -1 - math.max(ttl, 0)

@@ -40,15 +40,16 @@ local function grant(mode, own)
       local hold, heard = client .. ':' .. number, refused
       if token then
         -- Before the message: at the source of a migrating slot a lock that has just been released cannot be written.
-        lease = ticket == own and tonumber(ARGV[2]) or lease
-        heard = enter(hold, lease)
+        if ticket == own then
+          told, lease = ARGV[2], tonumber(ARGV[2])
+        end
+        heard = enter(hold, polls and lease or told)
       end
       if type(heard) == 'number' then
         if ticket ~= own and not polls then
           local channel = mode == 'S' and KEYS[3] .. ':' .. client or 'leasehold:' .. client
           -- Not by `string.format`, which ends a name at a zero byte.
-          local first_token = token == tonumber(now) and now or string.format('%.0f', token)
-          local message = word .. number .. ' ' .. first_token .. ' ' .. now .. ' ' .. told .. ' ' .. KEYS[1]
+          local message = word .. number .. ' ' .. token .. ' ' .. now .. ' ' .. told .. ' ' .. KEYS[1]
           heard = redis.pcall(mode == 'S' and 'SPUBLISH' or 'PUBLISH', channel, message)
         end
         if type(heard) ~= 'number' or heard == 0 and mode ~= 'C' and mode ~= 'S' then

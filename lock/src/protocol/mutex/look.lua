@@ -32,19 +32,20 @@ if ttl ~= -2 then
     return refused
   end
 end
-local score = ARGV[5] ~= '' and tonumber(ARGV[5]) or nil
-local place = join(ARGV[4], score, ttl)
+local score = ARGV[5] ~= '' and ARGV[5] or nil
+local ahead, where = join(ARGV[4], score)
+if not where then
+  return ahead
+end
 if ttl ~= -2 then
-  return place
+  return string.format('%d %d %s', ttl, ahead, where)
 end
 local ticket, token, lease = grant(ARGV[6], ARGV[4])
 if ticket == ARGV[4] then
-  return { token, lease }
+  return { tonumber(token), lease }
 end
 if not ticket and token then
   return token
 end
 -- A first that could not be told takes the lock at its own look.
-place[1] = lease or 1000
-place[2] = redis.call('ZRANK', KEYS[3], ARGV[4])
-return place
+return string.format('%d %d %s', lease or 1000, redis.call('ZRANK', KEYS[3], ARGV[4]), where)

@@ -15,6 +15,7 @@ local function held_by_us(ttl)
     if refused then
       return refused
     end
+    token = tonumber(token)
   end
   ttl = ttl < 0 and tonumber(ARGV[2]) or math.max(ttl, 1)
   redis.call('PEXPIRE', KEYS[1], ttl)

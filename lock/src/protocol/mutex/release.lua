@@ -19,7 +19,8 @@
 --
 -- Nothing that goes wrong with the line or a message may hide that the hold is gone: all of that goes through pcall.
 -- Waiters who miss it look again by themselves. So does EXISTS: a source of a migrating slot answers for a key that is gone
--- that it is not local.
+-- that it is not local. It counts the line, and the lock where it has another hold, which a failover may bring back: both are
+-- there while that one holds it, and where the lock is there alone the grant step finds no ticket.
 --
 -- The code of a release with nobody in line comes first: every function that is made before it costs time, and so does every
 -- argument, of which the last ones may be left out.
@@ -30,7 +31,7 @@ end
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-if redis.pcall('EXISTS', KEYS[3]) ~= 1 then
+if redis.pcall('EXISTS', KEYS[1], KEYS[3]) ~= 1 then
   if ARGV[5] then
     redis.pcall(ARGV[2] == 'S' and 'SPUBLISH' or 'PUBLISH', ARGV[5], '0')
   end

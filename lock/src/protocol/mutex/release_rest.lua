@@ -10,9 +10,6 @@ local function redisson_waits()
   return heard[2] and type(waiting) == 'number' and heard[2] - waiting - ARGV[6] > 0
 end
 
-if redis.pcall('EXISTS', KEYS[1]) == 1 then
-  return 1
-end
 if not redisson_waits() and grant(ARGV[2]) then
   return 2
 end

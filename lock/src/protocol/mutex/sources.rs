@@ -8,15 +8,23 @@ macro_rules! script {
 
 pub(crate) const ACQUIRE: &str = script!(
     "acquire.lua",
-    "../steps/token.lua",
-    "mine.lua",
+    "../steps/time.lua",
     "../steps/holders.lua",
     "../steps/join.lua",
+    "acquire_join.lua",
+    "../steps/token.lua",
+    "mine.lua",
     "acquire_rest.lua"
 );
 pub(crate) const ACQUIRE_ALONE: &str = script!("../steps/holders.lua", "acquire_alone.lua");
-pub(crate) const TAKE_OVER: &str = script!("../steps/token.lua", "mine.lua", "take_over.lua");
+pub(crate) const TAKE_OVER: &str = script!(
+    "../steps/time.lua",
+    "../steps/token.lua",
+    "mine.lua",
+    "take_over.lua"
+);
 pub(crate) const LOOK: &str = script!(
+    "../steps/time.lua",
     "../steps/token.lua",
     "mine.lua",
     "../steps/holders.lua",
@@ -26,10 +34,16 @@ pub(crate) const LOOK: &str = script!(
     "grant.lua",
     "look.lua"
 );
-pub(crate) const CONFIRM: &str = script!("../steps/token.lua", "mine.lua", "confirm.lua");
+pub(crate) const CONFIRM: &str = script!(
+    "../steps/time.lua",
+    "../steps/token.lua",
+    "mine.lua",
+    "confirm.lua"
+);
 pub(crate) const CONFIRM_ALONE: &str = script!("confirm_alone.lua");
 pub(crate) const RELEASE: &str = script!(
     "release.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "word.lua",
     "enter.lua",
@@ -44,6 +58,7 @@ pub(crate) const RENEW_REPLICATED: &str = script!("renew_replicated.lua");
 pub(crate) const INSPECT: &str = script!("inspect.lua");
 pub(crate) const INSPECT_ALL: &str = script!("../steps/holders.lua", "inspect_all.lua");
 pub(crate) const FORCE_UNLOCK: &str = script!(
+    "../steps/time.lua",
     "../steps/token.lua",
     "word.lua",
     "enter.lua",

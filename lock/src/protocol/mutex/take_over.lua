@@ -26,7 +26,7 @@ for _, former in ipairs(redis.call('HSCAN', KEYS[1], 0)[2]) do
     redis.call('HSET', KEYS[1], ARGV[1], '1')
     redis.call('HDEL', KEYS[1], former)
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return token
+    return tonumber(token)
   end
 end
 return -1

@@ -12,7 +12,8 @@
 -- Reply: n > 0         held by this hold, and this is its token
 --        {token, ms}   held by this hold since an earlier request, for so long from now
 --        -1 - n        held by another for n milliseconds more, or to be asked for again then
---        {ms, tickets ahead, score of the ticket, time in µs, 1 if it is new}   with a line: the same
+--        'ms ahead score time new'   with a line: the same; so many tickets ahead, the score of this one, the time in µs,
+--                      and 1 if it was not there
 --
 -- May be repeated: a hold and a ticket that are there already get the same answer again. If the lock came free in between,
 -- the repetition takes it and the ticket stays: the release names it then.
@@ -26,7 +27,7 @@ if not holder then
     return refused
   end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  return token
+  return tonumber(token)
 end
 local ttl = redis.call('PTTL', KEYS[1])
 if holder == ARGV[1] then

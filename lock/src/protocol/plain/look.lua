@@ -24,19 +24,20 @@ if holder == ARGV[1] then
   redis.pcall('ZREM', KEYS[3], ARGV[4])
   return held_by_us(ttl)
 end
-local score = ARGV[5] ~= '' and tonumber(ARGV[5]) or nil
+local score = ARGV[5] ~= '' and ARGV[5] or nil
 if holder then
   return join_line(holder, ARGV[4], score, ttl)
 end
-local place = join(ARGV[4], score, ttl)
+local ahead, where = join(ARGV[4], score)
+if not where then
+  return ahead
+end
 local ticket, token, lease = grant(ARGV[6], ARGV[4])
 if ticket == ARGV[4] then
-  return { token, lease }
+  return { tonumber(token), lease }
 end
 if not ticket and token then
   return token
 end
 -- A first that could not be told takes the lock at its own look.
-place[1] = lease or 1000
-place[2] = redis.call('ZRANK', KEYS[3], ARGV[4])
-return place
+return string.format('%d %d %s', lease or 1000, redis.call('ZRANK', KEYS[3], ARGV[4]), where)

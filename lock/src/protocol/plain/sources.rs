@@ -7,6 +7,7 @@ macro_rules! script {
 }
 
 pub(crate) const ACQUIRE: &str = script!(
+    "../steps/time.lua",
     "../steps/token.lua",
     "../mutex/mine.lua",
     "foreign.lua",
@@ -16,6 +17,7 @@ pub(crate) const ACQUIRE: &str = script!(
 );
 pub(crate) const ACQUIRE_ALONE: &str = script!("foreign.lua", "acquire_alone.lua");
 pub(crate) const LOOK: &str = script!(
+    "../steps/time.lua",
     "../steps/token.lua",
     "../mutex/mine.lua",
     "foreign.lua",
@@ -25,10 +27,16 @@ pub(crate) const LOOK: &str = script!(
     "../mutex/grant.lua",
     "look.lua"
 );
-pub(crate) const CONFIRM: &str = script!("../steps/token.lua", "../mutex/mine.lua", "confirm.lua");
+pub(crate) const CONFIRM: &str = script!(
+    "../steps/time.lua",
+    "../steps/token.lua",
+    "../mutex/mine.lua",
+    "confirm.lua"
+);
 pub(crate) const CONFIRM_ALONE: &str = script!("confirm_alone.lua");
 pub(crate) const RELEASE: &str = script!(
     "release.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "enter.lua",
     "../mutex/grant.lua",

@@ -34,7 +34,7 @@ if not ARGV[6] or ARGV[6] == '' then
     if not entered then
       return failed
     end
-    return token
+    return tonumber(token)
   end
   return -1 - math.max(ttl, 0)
 end
@@ -42,14 +42,14 @@ end
 -- A writer is the first one in line unless readers that hold the lock have heard of another one.
 local first = redis.pcall('ZRANGE', KEYS[3], 0, 0)[1]
 local is_first_writer = not reads and not (first and string.find(first, 'w$'))
-local score = ARGV[7] ~= '' and tonumber(ARGV[7]) or nil
+local score = ARGV[7] ~= '' and ARGV[7] or nil
 if not score then
   -- A user who may not take tickets out of the line must not put them there: a writer's would keep readers back for a minute.
   redis.call('ZREM', KEYS[3], '')
 end
-local place = join(ARGV[6], score, math.max(ttl, 0))
-if place.err then
-  return place
+local ahead, where = join(ARGV[6], score)
+if not where then
+  return ahead
 end
 local token, anybody, wait, refused = serve(ARGV[4], ARGV[6])
 if refused then
@@ -59,11 +59,9 @@ if anybody then
   tell_readers_of_redisson(ARGV[4], ARGV[5])
 end
 if token then
-  return { token, tonumber(ARGV[2]), others_wait() }
+  return { tonumber(token), tonumber(ARGV[2]), others_wait() }
 end
 if is_first_writer and mode == 'read' then
   notify_readers(ARGV[4])
 end
-place[1] = math.max(wait or ttl, 0)
-place[2] = redis.call('ZRANK', KEYS[3], ARGV[6])
-return place
+return string.format('%d %d %s', math.max(wait or ttl, 0), redis.call('ZRANK', KEYS[3], ARGV[6]), where)

@@ -17,7 +17,8 @@
 --        {token, ms, 1}   held by this hold for so long from now, and others wait; 0 instead of 1 if none do
 --        0                held by another, and the key has no expiry
 --        -1 - n           held by another for n milliseconds more
---        {ms, tickets ahead, score of the ticket, time in µs, 1 if it is new}   with a ticket: held by another for ms more
+--        'ms ahead score time new'   with a ticket: held by another for ms more; so many tickets ahead, the score of this one,
+--                      the time in µs, and 1 if it was not there
 --
 -- May be repeated: a hold and a ticket that are there already get the same answer again, and the lease is not extended.
 --

@@ -8,6 +8,7 @@ macro_rules! script {
 
 pub(crate) const ASK_READ: &str = script!(
     "ask_read.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "../steps/holders.lua",
     "../steps/join.lua",
@@ -20,6 +21,7 @@ pub(crate) const ASK_READ: &str = script!(
 );
 pub(crate) const ASK_WRITE: &str = script!(
     "ask_write.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "write_now.lua",
     "../steps/holders.lua",
@@ -42,6 +44,7 @@ pub(crate) const CONFIRM_ALONE: &str = script!("confirm_alone.lua");
 pub(crate) const RELEASE: &str = script!(
     "release.lua",
     "release_state.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "enter.lua",
     "settle.lua",
@@ -57,6 +60,7 @@ pub(crate) const RENEW_FIELD: &str = script!("renew_field.lua");
 pub(crate) const RENEW_TIMEOUT: &str = script!("renew_timeout.lua");
 pub(crate) const DOWNGRADE: &str = script!(
     "downgrade.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "enter.lua",
     "settle.lua",
@@ -66,6 +70,7 @@ pub(crate) const DOWNGRADE: &str = script!(
 );
 pub(crate) const UPGRADE: &str = script!(
     "upgrade.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "enter.lua",
     "settle.lua",
@@ -74,6 +79,7 @@ pub(crate) const UPGRADE: &str = script!(
 );
 pub(crate) const TAKE_OVER: &str = script!(
     "take_over.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "enter.lua",
     "still_held.lua",
@@ -84,6 +90,7 @@ pub(crate) const REMAINING: &str = script!("../steps/holders.lua", "remaining.lu
 pub(crate) const FORCE_UNLOCK: &str = script!(
     "../steps/only_holders.lua",
     "force_unlock.lua",
+    "../steps/time.lua",
     "../steps/token.lua",
     "enter.lua",
     "settle.lua",

@@ -30,7 +30,7 @@ if not reading and not writing then
     end
     redis.call('HDEL', KEYS[1], former .. ':write')
     enter_to_write(ARGV[1], ARGV[2])
-    return { token, ttl, others_wait() }
+    return { tonumber(token), ttl, others_wait() }
   end
   if not enter_to_read(ARGV[1], ARGV[2]) then
     return -1

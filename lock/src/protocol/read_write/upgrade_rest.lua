@@ -19,4 +19,4 @@ redis.call('HSET', KEYS[1], 'mode', 'write', ARGV[1] .. ':write', '1')
 redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('PEXPIRE', KEYS[1], math.max(ttl, tonumber(ARGV[2])))
 redis.pcall('DEL', KEYS[4])
-return token
+return tonumber(token)

@@ -7,6 +7,6 @@ if ttl == -2 and not waiting then
   end
   call('HSET', KEYS[1], 'mode', 'write', ARGV[1] .. ':write', '1')
   call('PEXPIRE', KEYS[1], ARGV[2])
-  return token
+  return tonumber(token)
 end
 

@@ -11,7 +11,8 @@
 --        {0, capacity}     nothing was done: the capacity is another one than the caller's
 --        -1 - n            others have them, and the first permit of any expires in n milliseconds; or they cannot be written
 --                          at this node any more, since the slot migrates
---        {ms, tickets ahead, score of the ticket, time in µs, 1 if it is new}   the same, with a ticket
+--        'ms ahead score time new'   the same, with a ticket: so many tickets ahead, the score of this one, the time in µs, and
+--                          1 if it was not there
 --
 -- May be repeated: a hold that is there gets what is left of its lease, which is not extended, and a ticket keeps its place.
 --
@@ -57,7 +58,7 @@ if (waiting == 0 or type(waiting) ~= 'number') and free >= count then
   return 1
 end
 
-local place
+local where
 if ticket and KEYS[4] then
   local micros = time[1] * 1000000 + time[2]
   local score = tonumber(ARGV[8])
@@ -75,10 +76,10 @@ if ticket and KEYS[4] then
       score = math.floor(score)
       pcall('ZADD', KEYS[4], 'XX', string.format('%.0f', score), ticket)
     end
-    place = { 0, 0, score, micros, missing }
+    where = string.format('%.0f %.0f %d', score, micros, missing)
   end
 end
-local is_served = serve(place and ticket, lease)
+local is_served = serve(where and ticket, lease)
 if is_served then
   remember_capacity()
 end
@@ -88,10 +89,8 @@ if is_served then
 end
 local first = call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
 local held = first and math.max(0, tonumber(first) - now) or 1000
-if not place then
+if not where then
   return -1 - held
 end
-place[1] = held
 -- One that serve dropped, since there are too few permits for it, cannot be asked for here.
-place[2] = call('ZRANK', KEYS[4], ticket) or 0
-return place
+return string.format('%d %d %s', held, call('ZRANK', KEYS[4], ticket) or 0, where)

@@ -4,9 +4,9 @@
 -- ARGV[3]  how long to keep it, in milliseconds; '0' = for ever, as Redisson expects; absent = 600000
 --
 -- It is the server's time in microseconds, or one more than the counter where that is ahead: so it grows even if the counter
--- was lost in a flush or a failover. With a `block`, so many are reserved, of which it is the first. Returns nil and an error
--- if the counter is not a number; nothing has changed then. Behind them the time in microseconds, as text: numbers of 16 digits
--- are made of text, and text of them, by the slowest functions of Lua.
+-- was lost in a flush or a failover. With a `block`, so many are reserved, of which it is the first. Returns it as text, which
+-- is what most of them are told on; or nil and an error if the counter is not a number, and nothing has changed then. Behind them
+-- the time, which the time step before this one makes text.
 
 local function set_counter(text, ...)
   if ARGV[3] == '0' then
@@ -30,11 +30,11 @@ local function settle_token(text, last, old, block)
     end
   end
   if not old then
-    return tonumber(text)
+    return text
   end
   if string.find(old, '^%d+$') then
     if #old < #text or #old == #text and old < text then
-      return tonumber(text)
+      return text
     end
     -- Not `tonumber(old) + 1` alone: leading zeros make a long text of a small number.
     local token = math.max(tonumber(old) + 1, tonumber(text))
@@ -43,17 +43,11 @@ local function settle_token(text, last, old, block)
     if block_end <= 9007199254740991 then
       -- Lua's own number to string conversion keeps 14 digits; a token has 16.
       set_counter(string.format('%.0f', block_end))
-      return token
+      return string.format('%.0f', token)
     end
   end
   redis.call('SET', KEYS[2], old)
   return nil, redis.error_reply('BADTOKEN the counter of fencing tokens is not a number, or ran out of the exact integers')
-end
-
--- The reply of TIME as text, in microseconds.
-local function micros(time)
-  local text = time[2]
-  return time[1] .. (#text == 6 and text or string.format('%06d', text))
 end
 
 local function next_token(time, block)

@@ -7,7 +7,7 @@ use leasehold_testkit::RawValue;
 
 use super::listeners::{Heard, Mode};
 use super::requests::{Event, Form, Op, Redisson};
-use crate::scripts::hold_of;
+use crate::scripts::{hold_of, place};
 
 /// A message that the server has published.
 #[derive(Debug)]
@@ -160,8 +160,7 @@ impl Reference {
                 None => self.left(-1 - reply.int()),
                 Some(ticket) => {
                     self.join(ticket, None, reply, now);
-                    self.place(ticket, reply);
-                    self.left(reply.array()[0].int());
+                    self.left(self.place(ticket, reply));
                 }
             },
         }
@@ -228,8 +227,7 @@ impl Reference {
             }
             Some(_) => {
                 self.join(ticket, score, reply, now);
-                self.place(ticket, reply);
-                self.left(reply.array()[0].int());
+                self.left(self.place(ticket, reply));
             }
             None => {
                 self.join(ticket, score, reply, now);
@@ -239,9 +237,8 @@ impl Reference {
                         assert_eq!(reply.array(), taken, "its own turn");
                     }
                     granted => {
-                        self.place(ticket, reply);
                         let ms = granted.map_or(1_000, |(granted, _)| grant_lease(&granted));
-                        assert_eq!(reply.array()[0].int(), ms);
+                        assert_eq!(self.place(ticket, reply), ms);
                     }
                 }
             }
@@ -379,17 +376,15 @@ impl Reference {
         let last = self.line.last().map(|(score, _)| *score);
         let known = self.score(ticket);
         // The request that takes the lock tells no place.
-        let told = match reply.array() {
-            [_, _, score, time, new] => {
-                let time = time.int();
-                assert!((self.time..=now.span.end).contains(&time), "{time}");
-                self.time = time;
-                assert_eq!(new.int() == 1, known.is_none(), "whether it was missing");
-                let end = last.map_or(time, |last| time.max(last + 1));
-                Some((score.int(), end))
-            }
-            _ => None,
-        };
+        let told = matches!(reply, RawValue::Bulk(_)).then(|| {
+            let told = place(reply);
+            let time = told.now;
+            assert!((self.time..=now.span.end).contains(&time), "{time}");
+            self.time = time;
+            assert_eq!(told.new, known.is_none(), "whether it was missing");
+            let end = last.map_or(time, |last| time.max(last + 1));
+            (told.score, end)
+        });
         let end = told.map_or_else(|| last.map_or(0, |last| last + 1), |(_, end)| end);
         let score = known.or(score).unwrap_or(end);
         assert_eq!(told.map_or(score, |(told, _)| told), score, "its place");
@@ -398,11 +393,13 @@ impl Reference {
         }
     }
 
-    /// Checks the number of tickets ahead that was told.
-    fn place(&self, ticket: &str, reply: &RawValue) {
+    /// Checks the number of tickets ahead that was told; returns the milliseconds that were.
+    fn place(&self, ticket: &str, reply: &RawValue) -> i64 {
         let ahead = self.line.iter().position(|(_, lined)| lined == ticket);
         let ahead = ahead.expect("it is in line") as i64;
-        assert_eq!(reply.array()[1], RawValue::Int(ahead), "tickets ahead");
+        let told = place(reply);
+        assert_eq!(told.ahead, ahead, "tickets ahead");
+        told.ms
     }
 
     /// The first token of a new block: it rises, from the time or from the counter before. Of several `draws` only the last

@@ -182,8 +182,12 @@ impl Scripts {
                 block,
             } => {
                 let (lease, block) = (text(lease), block.map(|block| block.to_string()));
-                let mut args = vec![hold_of(ticket), &lease, KEPT, ticket];
-                args.extend(block.as_deref());
+                let mut args = vec![hold_of(ticket), &lease];
+                // One that is the hold as it is may be left out, as the library does.
+                if hold_of(ticket) != ticket || block.is_some() {
+                    args.extend([KEPT, ticket]);
+                    args.extend(block.as_deref());
+                }
                 self.call(sources::ACQUIRE, &keys, &args)
             }
             Op::Look {
