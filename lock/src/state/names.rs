@@ -76,7 +76,8 @@ pub(crate) enum BadName {
 
 impl Derived {
     /// The parts of the name that the rule derives from `key`.
-    const fn of(self, key: &str, has_brace: bool) -> [&str; 4] {
+    fn of(self, key: &str) -> [&str; 4] {
+        let has_brace = key.as_bytes().contains(&b'{');
         match (self, has_brace) {
             (Self::Prefixed(prefix), true) => [prefix, ":", key, ""],
             (Self::Prefixed(prefix), false) => [prefix, ":{", key, "}"],
@@ -97,24 +98,10 @@ impl Name {
     pub(crate) fn new(layout: &'static Layout, namespace: Option<&str>, name: &str) -> Self {
         let namespaced = namespace.map(|namespace| format!("{namespace}:{name}"));
         let key = namespaced.as_deref().unwrap_or(name);
-        let has_brace = key.as_bytes().contains(&b'{');
-        let rules = || std::iter::once(layout.channel).chain(layout.keys.iter().copied());
-        let room = rules().map(|rule| rule.adds() + key.len()).sum::<usize>();
-        debug_assert!(layout.keys.len() <= DERIVED);
-        let mut all = String::with_capacity(key.len() + room);
-        all.push_str(key);
-        let mut ends = [all.len(); 2 + DERIVED];
-        for (rule, end) in rules().zip(&mut ends[1..]) {
-            for part in rule.of(key, has_brace) {
-                all.push_str(part);
-            }
-            *end = all.len();
-        }
         // A name without braces is the tag of all. Otherwise both rules for keys wrap the same names in the same braces: one of
         // them shows it for all.
         let same_tag = !key.contains(['{', '}'])
-            || tag(key.as_bytes())
-                == tag(Derived::Prefixed("").of(key, has_brace).concat().as_bytes());
+            || tag(key.as_bytes()) == tag(Derived::Prefixed("").of(key).concat().as_bytes());
         let bad = if name.is_empty() {
             Some(BadName::Empty)
         } else if key.len() > MAX_KEY {
@@ -127,14 +114,8 @@ impl Name {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let hash = hasher.finish();
-        let texts = Texts {
-            layout,
-            all,
-            ends,
-            bad,
-        };
         Self {
-            texts: Arc::new(texts),
+            texts: Arc::new(Texts::new(layout, key, bad)),
             lane: None,
             hash,
         }
@@ -201,6 +182,27 @@ impl Name {
 }
 
 impl Texts {
+    fn new(layout: &'static Layout, key: &str, bad: Option<BadName>) -> Self {
+        let rules = || std::iter::once(layout.channel).chain(layout.keys.iter().copied());
+        let room: usize = rules().map(|rule| rule.adds() + key.len()).sum();
+        let mut all = String::with_capacity(key.len() + room);
+        all.push_str(key);
+        debug_assert!(layout.keys.len() <= DERIVED);
+        let mut ends = [all.len(); 2 + DERIVED];
+        for (rule, end) in rules().zip(&mut ends[1..]) {
+            for part in rule.of(key) {
+                all.push_str(part);
+            }
+            *end = all.len();
+        }
+        Self {
+            layout,
+            all,
+            ends,
+            bad,
+        }
+    }
+
     /// The one behind that with this index.
     fn behind(&self, index: usize) -> &str {
         &self.all[self.ends[index]..self.ends[index + 1]]
