@@ -178,10 +178,6 @@ impl Model {
 
     fn count(&mut self, op: &Op, reply: &RawValue, messages: &[Sent]) {
         let is_grant = |message: &Sent| matches!(message, Sent::Grant { .. });
-        let fields = match reply {
-            RawValue::Array(fields) => fields.len(),
-            _ => 0,
-        };
         let release = matches!(op, Op::Release { .. });
         let look = matches!(op, Op::Look { .. });
         for (kind, is) in [
@@ -190,7 +186,10 @@ impl Model {
                 "messages to Redisson",
                 messages.iter().any(|message| !is_grant(message)),
             ),
-            ("holds found or taken at a look", look && fields == 2),
+            (
+                "holds found or taken at a look",
+                look && matches!(reply, RawValue::Array(fields) if fields.len() == 2),
+            ),
             (
                 "places told at a look",
                 look && matches!(reply, RawValue::Bulk(_)),

@@ -86,7 +86,7 @@ local function warn_next(mode, granted, own, lease, score)
 end
 
 local function grant(mode, own)
-  local token, time, refused, is_last
+  local token, refused, now, is_last
   for _ = 1, 64 do
     local ticket, score, failed = next_ticket(mode)
     if not ticket then
@@ -95,8 +95,7 @@ local function grant(mode, own)
     local client, number, lease = string.match(ticket, '^(.+):(%d+)|?(%d*)%+?$')
     if not token then
       clock = clock or redis.call('TIME')
-      time = clock
-      token, refused = next_token(time, 1)
+      token, refused, now = next_token(clock, 1)
     end
     local silent = own and string.match(ticket, '^%?(.+)$')
     if silent and silent ~= client_of(own) then
@@ -115,8 +114,8 @@ local function grant(mode, own)
       if type(heard) == 'number' then
         redis.call('PEXPIRE', KEYS[1], lease)
         -- Not by `string.format`, which ends a name at a zero byte.
-        heard = (polls or ticket == own) and 1 or publish(mode, client, 'GF ' .. number .. string.format(' %.0f ', token) .. time[1]
-          .. string.format('%06d ', time[2]) .. lease .. ' ' .. KEYS[1])
+        heard = (polls or ticket == own) and 1
+          or publish(mode, client, 'GF ' .. number .. ' ' .. token .. ' ' .. now .. ' ' .. lease .. ' ' .. KEYS[1])
         if heard == 0 and mode ~= 'C' and mode ~= 'S' or type(heard) ~= 'number' then
           redis.call('HDEL', KEYS[1], hold)
           if heard == 0 then

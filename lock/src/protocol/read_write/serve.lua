@@ -70,8 +70,7 @@ local function let_in(channels, is_told, client, number, lease, kind)
     return token
   end
   -- Not by `string.format`, which ends a name at a zero byte.
-  local message = 'GR ' .. number .. string.format(' %.0f ', token) .. time[1] .. string.format('%06d ', time[2])
-    .. lease .. ' ' .. KEYS[1]
+  local message = 'GR ' .. number .. string.format(' %.0f ', token) .. micros(time) .. ' ' .. lease .. ' ' .. KEYS[1]
   local heard = publish(channels, client, message)
   if type(heard) == 'number' and (heard > 0 or channels == 'C' or channels == 'S') then
     return token
