@@ -136,6 +136,7 @@ impl Worker {
         };
         // Without locks all have the same token, and the ledger refuses none.
         let token = guard.as_ref().map_or(1, |guard| guard.token().as_u64());
+        let holder = guard.as_ref().map_or("all", Guard::id);
         let at = micros();
         say(&Event::Holding {
             lock,
@@ -159,7 +160,7 @@ impl Worker {
             // A failover may lose a grant, and then two hold the lock. The older one must not write
             // between the read and the write of the newer one, so the ledger learns the token when
             // it is read.
-            Mode::Cluster => ledger.begin(token).await,
+            Mode::Cluster => ledger.begin(token, holder).await,
         };
         let Ok(value) = value else {
             say(&refused());
@@ -172,7 +173,7 @@ impl Worker {
             }
             _ => tokio::time::sleep(WORK).await,
         }
-        say(&match ledger.write(token, value + 1).await {
+        say(&match ledger.write(token, holder, value + 1).await {
             Ok(()) => Event::Releasing {
                 lock,
                 task,

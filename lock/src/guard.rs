@@ -121,7 +121,28 @@ impl Guard {
         self.hold.name.key()
     }
 
-    /// The fencing token: higher than that of every earlier acquisition of this name.
+    /// The id of the hold, as the server has it: `<client>:<n>`, which no other hold has. See
+    /// [`Holder::id`](crate::Holder::id). Guards that share a hold, as those of an [`Owner`](crate::Owner) do or of tasks of one
+    /// process that pass it on, share it.
+    ///
+    /// With the token it fences also against a second master that gives the same token:
+    /// [`guides::fencing`](crate::guides::fencing#two-masters-at-once).
+    ///
+    /// ```
+    /// # leasehold_testkit::example::with_locks(async |locks| {
+    /// let order = locks.mutex("order:42");
+    /// let guard = order.lock().await?;
+    /// assert_eq!(order.inspect().await?.holders()[0].id(), guard.id());
+    /// # Ok(())
+    /// # });
+    /// ```
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.hold.id.as_str()
+    }
+
+    /// The fencing token: higher than that of every earlier acquisition of this name, as far as a failover leaves one master;
+    /// see [`FencingToken`].
     ///
     /// ```
     /// # leasehold_testkit::example::with_locks(async |locks| {
@@ -310,7 +331,7 @@ impl Guard {
         }
         self.left = true;
         release::forget_guard(&self.registry, &self.hold, self.permits);
-        Ok(String::from_utf8_lossy(self.hold.id.as_bytes()).into_owned())
+        Ok(self.id().to_owned())
     }
 
     /// Tells whether it is held, without being it.

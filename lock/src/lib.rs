@@ -32,7 +32,8 @@
 //! - [`Guard::is_held`] turns false by itself before the lease can have ended on the server. It asks the clocks of this
 //!   machine, so it needs no answer. [`Guard::lost`] tells why, [`Guard::run`] drops the work.
 //! - [`Guard::token`] is greater than that of every earlier holder. A storage that compares tokens refuses late writes:
-//!   [`guides::fencing`]. **Only this makes a write safe.**
+//!   [`guides::fencing`]. **Only this makes a write safe.** Two masters at once, in a failover without [`Replicas::All`], can give
+//!   one token twice: there [`Guard::id`] makes the difference.
 //! - Only its holder extends or releases a lock. A renewal never brings back a lock that has ended.
 //! - A request without an answer is [`ErrorKind::Unknown`], never "no". An [`Error`] never means that others hold the lock.
 //! - Dropping a future that waits leaves nothing behind. Every key has an expiry, but for the counters that Redisson wants to

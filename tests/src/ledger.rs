@@ -3,7 +3,8 @@
 //! A file with a number in it. To add one, a client reads it, changes it and writes it back, and
 //! nothing but the lock keeps two clients from doing so at once: if they do, an increment is lost,
 //! and the count shows it. What the ledger itself guarantees is only the fence: a write with a
-//! token older than the newest it has seen is refused, and that check and the write are one step.
+//! token older than the newest it has seen is refused, and that check and the write are one step. Two
+//! masters may give two holders the same token, so the holder's id counts where tokens are equal.
 //!
 //! Writers exclude each other by a lock on the file. A process that is stopped while it has that
 //! lock keeps it until it goes on, so readers do without: a line carries a checksum, and one that
@@ -21,6 +22,9 @@ const BOUND: Duration = Duration::from_secs(60);
 /// Upper bound on the repetitions of a read that met a write. A write takes microseconds.
 const REREAD: Duration = Duration::from_secs(10);
 
+/// The longest id of a holder, in bytes.
+const ID: usize = 57;
+
 /// Pause between two attempts of either.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -30,7 +34,7 @@ pub struct Ledger {
     path: PathBuf,
 }
 
-/// A token was refused because the ledger has seen a newer one.
+/// A token was refused because the ledger has seen a newer one, or the same one of another holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale {
     /// The token that was refused.
@@ -40,10 +44,12 @@ pub struct Stale {
 }
 
 /// Contents of a ledger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Entry {
     value: u64,
     newest: u64,
+    /// The holder with that token: of several the one with the greatest id.
+    holder: String,
     /// Writes taken. Each of them meant to add one, so it must equal `value`.
     writes: u64,
     refused: u64,
@@ -76,7 +82,7 @@ impl Ledger {
 
     /// Reads the value for a change, unless a newer token was seen before: from now on older tokens
     /// are refused, so that none of them writes between this and the [`write`](Self::write) that
-    /// follows.
+    /// follows. `holder` is the id of the token's holder.
     ///
     /// # Errors
     ///
@@ -84,14 +90,14 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// When the file is gone or is no ledger, or after a minute in which another process, stopped
-    /// perhaps, has it locked.
-    pub async fn begin(&self, token: u64) -> Result<u64, Stale> {
-        let admitted = |entry: &mut Entry| entry.admit(token).map(|()| entry.value);
+    /// When the id has more than 57 bytes, or white space; when the file is gone or is no ledger, or
+    /// after a minute in which another process, stopped perhaps, has it locked.
+    pub async fn begin(&self, token: u64, holder: &str) -> Result<u64, Stale> {
+        let admitted = |entry: &mut Entry| entry.admit(token, holder).map(|()| entry.value);
         self.latched(admitted).await
     }
 
-    /// Replaces the value, unless a newer token was seen before. The same token may write again.
+    /// Replaces the value, unless a newer token was seen before. The same holder may write again.
     ///
     /// # Errors
     ///
@@ -100,14 +106,11 @@ impl Ledger {
     /// # Panics
     ///
     /// As [`begin`](Self::begin).
-    pub async fn write(&self, token: u64, value: u64) -> Result<(), Stale> {
+    pub async fn write(&self, token: u64, holder: &str, value: u64) -> Result<(), Stale> {
         let change = |entry: &mut Entry| {
-            entry.admit(token)?;
-            *entry = Entry {
-                value,
-                writes: entry.writes + 1,
-                ..*entry
-            };
+            entry.admit(token, holder)?;
+            entry.value = value;
+            entry.writes += 1;
             Ok(())
         };
         self.latched(change).await
@@ -165,7 +168,7 @@ impl Ledger {
             let mut file = self.file()?;
             lock(&file).await?;
             let before = Entry::read(&mut file)?;
-            let mut entry = before;
+            let mut entry = before.clone();
             let result = change(&mut entry);
             if entry != before {
                 entry.write(&mut file)?;
@@ -191,8 +194,10 @@ impl Ledger {
 
 impl Entry {
     /// The fence: no token passes that is older than one that has passed.
-    fn admit(&mut self, token: u64) -> Result<(), Stale> {
-        if token < self.newest {
+    fn admit(&mut self, token: u64, holder: &str) -> Result<(), Stale> {
+        let is_id = !holder.is_empty() && !holder.contains(char::is_whitespace);
+        assert!(is_id && holder.len() <= ID, "no id of a holder: {holder:?}");
+        if (token, holder) < (self.newest, &self.holder) {
             self.refused += 1;
             return Err(Stale {
                 token,
@@ -200,6 +205,7 @@ impl Entry {
             });
         }
         self.newest = token;
+        holder.clone_into(&mut self.holder);
         Ok(())
     }
 
@@ -209,15 +215,15 @@ impl Entry {
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let numbers: Vec<u64> = text
-            .split_whitespace()
-            .map_while(|word| word.parse().ok())
-            .collect();
+        let mut words = text.split_whitespace();
+        let holder = words.next().unwrap_or_default().to_owned();
+        let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
         match numbers[..] {
             [value, newest, writes, refused, sum] => {
                 let entry = Self {
                     value,
                     newest,
+                    holder,
                     writes,
                     refused,
                 };
@@ -231,23 +237,27 @@ impl Entry {
     }
 
     /// One write of a fixed length: a process that is killed leaves the old entry or the new one.
-    fn write(self, file: &mut File) -> IoResult<()> {
+    fn write(&self, file: &mut File) -> IoResult<()> {
         let Self {
             value,
             newest,
+            holder,
             writes,
             refused,
         } = self;
         let sum = self.checksum();
-        let line = format!("{value:020} {newest:020} {writes:020} {refused:020} {sum:020}\n");
+        let line = format!(
+            "{holder:<ID$} {value:020} {newest:020} {writes:020} {refused:020} {sum:020}\n"
+        );
         file.rewind()?;
         file.write_all(line.as_bytes())
     }
 
-    fn checksum(self) -> u64 {
-        [self.value, self.newest, self.writes, self.refused]
-            .into_iter()
-            .fold(1, |sum, number| sum.wrapping_mul(31).wrapping_add(number))
+    fn checksum(&self) -> u64 {
+        let numbers = [self.value, self.newest, self.writes, self.refused];
+        let holder = self.holder.bytes().map(u64::from);
+        let parts = numbers.into_iter().chain(holder);
+        parts.fold(1, |sum, part| sum.wrapping_mul(31).wrapping_add(part))
     }
 }
 
@@ -267,11 +277,11 @@ async fn lock(file: &File) -> IoResult<()> {
 
 impl fmt::Display for Stale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "token {} is stale: the ledger has seen {}",
-            self.token, self.newest
-        )
+        let Self { token, newest } = self;
+        if token == newest {
+            return write!(f, "token {token} is stale: it is another holder's, too");
+        }
+        write!(f, "token {token} is stale: the ledger has seen {newest}")
     }
 }
 

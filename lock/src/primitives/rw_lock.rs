@@ -105,6 +105,8 @@ pub struct ReadGuard {
 /// # leasehold_testkit::example::with_locks(async |locks| {
 /// let writing = locks.rw_lock("prices").write().await?;
 /// writing.run(async { /* … write, with `writing.token()` … */ }).await?;
+/// let inspection = locks.rw_lock("prices").inspect().await?;
+/// assert_eq!(inspection.holders()[0].id(), writing.id());
 /// writing.release().await?;
 /// # Ok(())
 /// # });
@@ -438,6 +440,12 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
+    /// The id of the hold: see [`Guard::id`](crate::Guard::id).
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.guard.id()
+    }
+
     /// The fencing token: higher than that of every earlier writer, and of every earlier acquisition of a mutex of this name.
     ///
     /// ```

@@ -74,6 +74,11 @@ impl HoldId {
         &self.text[..usize::from(self.len)]
     }
 
+    pub(crate) fn as_str(&self) -> &str {
+        // A client id and digits are ASCII.
+        std::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
     /// The `n`, unique within one `Locks`.
     pub(crate) const fn number(&self) -> u64 {
         self.number

@@ -7,6 +7,11 @@ use std::fmt;
 /// Hand it to the storage the lock protects, and let the storage refuse a token that is lower than the highest it has
 /// seen: that keeps out a holder that was stopped and does not know yet that it lost the lock.
 ///
+/// There is one limit: two servers that both take themselves for the master, for moments of a failover, know nothing of each
+/// other's grants, and can give the same token to a holder each. [`Replicas::All`](crate::Replicas::All) lets no such grant
+/// count. Without it, a storage that compares [`Guard::id`](crate::Guard::id) as well still takes one of them only:
+/// [`guides::fencing`](crate::guides::fencing#two-masters-at-once).
+///
 /// ```
 /// # leasehold_testkit::example::with_locks(async |locks| {
 /// let first = locks.mutex("order:42").lock().await?.token();

@@ -348,7 +348,7 @@ impl What {
 
 /// The id of the locks that a hold is of: the part of its id before the first colon.
 fn client_of(hold: &Hold) -> String {
-    let id = String::from_utf8_lossy(hold.id.as_bytes());
+    let id = hold.id.as_str();
     id.split(':').next().unwrap_or_default().to_owned()
 }
 

@@ -13,8 +13,8 @@ use crate::storm::BLOCK;
 /// A grant that its owner learned of after its validity is left out, because its place in the order
 /// is not known. The others are ordered, unless two of them overlap, which violates I1.
 ///
-/// While servers may lose locks two masters can grant at the same time, and the order in which
-/// grants are learned of may differ from the order in which they were made. This excuses a pair
+/// While servers may lose locks two masters can grant at the same time: both may give one token, and the order in which
+/// grants are learned of may differ from the order in which they were made. This excuses a pair of holds
 /// whose second grant was requested before the first was known, and no other; and likewise the grants that pass that one on
 /// within its process.
 pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
@@ -28,7 +28,9 @@ pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
         }
         if let Some(other) = seen.insert((claim.key, claim.token), claim) {
             let message = format!("token {} was given twice for {}", claim.token, claim.key);
-            violations.push(violation("I2", message, &[other.granted, claim.granted]));
+            let mut found = violation("I2", message, &[other.granted, claim.granted]);
+            found.excused = other.hold != claim.hold && are_of_two_masters(facts, other, claim);
+            violations.push(found);
             continue;
         }
         if claim.is_empty() {
@@ -44,12 +46,17 @@ pub(super) fn tokens_increase(facts: &Facts<'_>) -> Vec<Violation> {
             claim.token, claim.key, before.token
         );
         let mut found = violation("I2", message, &[before.granted, claim.granted]);
-        let asked = asked_first(facts, claim);
-        let either_first = asked < before.granted.at;
-        found.excused = either_first && facts.may_lose_locks((asked, claim.granted.at));
+        found.excused = are_of_two_masters(facts, before, claim);
         violations.push(found);
     }
     violations
+}
+
+/// Whether two masters may have granted these, the first of which was learned of first.
+fn are_of_two_masters(facts: &Facts<'_>, first: &Claim<'_>, second: &Claim<'_>) -> bool {
+    let asked = asked_first(facts, second);
+    let either_first = asked < first.granted.at;
+    either_first && facts.may_lose_locks((asked, second.granted.at))
 }
 
 /// When the hold of `claim` was requested. One that is passed on within its process has tokens of one block.
@@ -63,7 +70,8 @@ fn asked_first(facts: &Facts<'_>, claim: &Claim<'_>) -> u64 {
     passed.map(|other| other.asked).min().unwrap_or(claim.asked)
 }
 
-/// I2: once the guarded resource has accepted a token, it accepts no smaller one.
+/// I2: once the guarded resource has accepted a token, it accepts no smaller one; of holders with the same one only that with
+/// the greatest id.
 pub(super) fn the_resource_takes_no_older_token(facts: &Facts<'_>) -> Vec<Violation> {
     // Concurrent uses may have been accepted in either order. So each use is compared with the
     // greatest token of the uses that were over before it began.
@@ -71,13 +79,14 @@ pub(super) fn the_resource_takes_no_older_token(facts: &Facts<'_>) -> Vec<Violat
     for event in facts.events {
         if let What::Use {
             key,
+            hold,
             token,
             since,
             accepted: true,
-            ..
         } = &event.what
         {
-            uses.entry(key).or_default().push((event, *token, *since));
+            let fence = (*token, hold.as_str());
+            uses.entry(key).or_default().push((event, fence, *since));
         }
     }
     let mut violations = Vec::new();
@@ -85,16 +94,17 @@ pub(super) fn the_resource_takes_no_older_token(facts: &Facts<'_>) -> Vec<Violat
         let mut by_start = by_end.clone();
         by_start.sort_by_key(|(_, _, since)| *since);
         let mut over = by_end.iter().peekable();
-        let mut greatest: Option<(&crate::history::Event, u64)> = None;
-        for (event, token, since) in by_start {
+        let mut greatest: Option<(&crate::history::Event, (u64, &str))> = None;
+        for (event, fence, since) in by_start {
             while let Some((earlier, taken, _)) = over.next_if(|(earlier, _, _)| earlier.at < since)
             {
                 if greatest.is_none_or(|(_, most)| *taken > most) {
                     greatest = Some((earlier, *taken));
                 }
             }
-            if let Some((earlier, most)) = greatest.filter(|(_, most)| token < *most) {
-                let message = format!("the resource behind {key} took token {token} after {most}");
+            if let Some((earlier, most)) = greatest.filter(|(_, most)| fence < *most) {
+                let message =
+                    format!("the resource behind {key} took token {fence:?} after {most:?}");
                 violations.push(violation("I2", message, &[earlier, event]));
             }
         }

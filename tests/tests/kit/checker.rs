@@ -152,9 +152,21 @@ impl History {
     }
 
     fn uses(self, since: u64, ms: u64, client: &str, token: u64, accepted: bool) -> Self {
+        self.uses_as(since, ms, client, "h", token, accepted)
+    }
+
+    fn uses_as(
+        self,
+        since: u64,
+        ms: u64,
+        client: &str,
+        hold: &str,
+        token: u64,
+        accepted: bool,
+    ) -> Self {
         let what = What::Use {
             key: "k".into(),
-            hold: "h".into(),
+            hold: hold.into(),
             token,
             since: since * 1_000,
             accepted,
@@ -325,8 +337,10 @@ fn i2_tokens_increase_and_are_unique() {
     // No fault is an excuse where the order is known.
     two(9, 7).fault(21, 22, Effect::LosesLocks).breaks(&["I2"]);
     two(9, 7).fault(29, 30, Effect::LosesLocks).breaks(&["I2"]);
-    // Grants of two masters at the same time may be learned of in either order.
-    let crossed = || {
+    two(7, 7).fault(21, 22, Effect::LosesLocks).breaks(&["I2"]);
+    two(7, 7).fault(29, 30, Effect::LosesLocks).breaks(&["I2"]);
+    // Grants of two masters at the same time may be learned of in either order, and have the same token.
+    let crossed = |hold: &str, token| {
         let h = history()
             .invoke(5, "b")
             .invoke(9, "a")
@@ -334,17 +348,24 @@ fn i2_tokens_increase_and_are_unique() {
             .gives_back(20, "a", "a:1");
         let ok = What::Ok {
             call: 1,
-            hold: "b:1".into(),
-            token: 7,
+            hold: hold.into(),
+            token,
             valid_until: 500_000,
         };
         h.at(30, "b", ok)
     };
-    crossed()
-        .fault(4, 8, Effect::LosesLocks)
-        .breaks_with_excuse("I2");
-    crossed().fault(4, 8, Effect::Delays).breaks(&["I2"]);
-    crossed().breaks(&["I2"]);
+    for token in [7, 9] {
+        crossed("b:1", token)
+            .fault(4, 8, Effect::LosesLocks)
+            .breaks_with_excuse("I2");
+        crossed("b:1", token)
+            .fault(4, 8, Effect::Delays)
+            .breaks(&["I2"]);
+        crossed("b:1", token).breaks(&["I2"]);
+    }
+    // One hold is granted by one master.
+    let once = crossed("a:1", 9).fault(4, 8, Effect::LosesLocks).check();
+    assert!(once.broken().contains("I2"), "{once}");
     // A grant learned of when it was over may have been given at any time before.
     let late = history().invoke(9, "a").ok_with(300, "a", "a:1", 200, 1);
     late.invoke(9, "b")
@@ -359,6 +380,14 @@ fn i2_the_guarded_resource_takes_no_older_token() {
         .uses(20, 21, "b", 6, true)
         .uses(30, 31, "a", 5, false)
         .keeps_everything();
+    // Two masters gave it to two holders: the one with the greater id has it.
+    let twice = |first, second| {
+        history()
+            .uses_as(10, 11, "a", first, 5, true)
+            .uses_as(20, 21, "b", second, 5, true)
+    };
+    twice("a:1", "b:1").keeps_everything();
+    twice("b:1", "a:1").breaks(&["I2"]);
     // At the same time: either order is possible.
     history()
         .uses(10, 21, "a", 6, true)

@@ -301,6 +301,36 @@ fn i2_a_token_that_is_granted_twice() {
     assert_breaks(line, "I2");
 }
 
+#[test]
+fn i2_two_masters_may_grant_a_token_each() {
+    let elsewhere = |ms| {
+        let mut twin = History::known()
+            .granted(ms, "c:1", 7, 1)
+            .ended(ms + 1, "c:1");
+        for event in &mut twin.events {
+            if let What::Line { server, .. } = &mut event.what {
+                *server = "another".into();
+            }
+        }
+        let mut both = History::known().granted(1, "b:1", 7, 1).ended(2, "b:1");
+        both.events.extend(twin.events);
+        both
+    };
+    let during = elsewhere(1).fault(0, 5, Effect::LosesLocks).report();
+    assert!(!during.broken().contains("I2"), "{during}");
+    assert!(
+        during.violations.iter().any(|v| v.invariant == "I2"),
+        "{during}"
+    );
+    assert_breaks(elsewhere(1).fault(0, 5, Effect::Delays), "I2");
+    assert_breaks(
+        elsewhere(9)
+            .fault(3, 5, Effect::LosesLocks)
+            .ended(11, "c:1"),
+        "I2",
+    );
+}
+
 async fn verdict(flaw: LineFlaw) -> Report {
     let server = Server::start().await;
     let dir = Scratch::new();

@@ -112,6 +112,7 @@ mod support;
 mod tls_cluster;
 #[cfg(feature = "tls")]
 mod tls_sentinel;
+mod two_masters;
 mod waiting_bounds;
 mod waiting_fairness;
 mod waiting_wakeups;

@@ -65,25 +65,22 @@ pub(crate) struct Fleet {
 struct Post {
     /// The URL of its locks.
     url: String,
-    /// The server that is asked for the holders; `-` for none.
-    witness: String,
     /// Locked during a fault of the process.
     worker: Mutex<Watched>,
 }
 
 impl Fleet {
-    /// Starts a worker for each `(url, witness)`; they begin at once. `LEASEHOLD_SEED` repeats all
-    /// random choices.
-    pub(crate) fn start(name: &str, mode: Mode, posts: &[(String, String)]) -> Self {
+    /// Starts a worker for each of these URLs; they begin at once. `LEASEHOLD_SEED` repeats all random
+    /// choices.
+    pub(crate) fn start(name: &str, mode: Mode, urls: &[String]) -> Self {
         let seed = Chance::seed();
         println!("{name}-{mode}: LEASEHOLD_SEED={seed}");
         let dir = Scratch::new();
         let recorder = Recorder::open(dir.path(), "storm");
-        let posts = posts.iter().zip(1..).map(|((url, witness), n)| {
-            let worker = spawn(url, witness, dir.path(), seed.wrapping_add(1_000 * n), mode);
+        let posts = urls.iter().zip(1..).map(|(url, n)| {
+            let worker = spawn(url, dir.path(), seed.wrapping_add(1_000 * n), mode);
             Post {
                 url: url.clone(),
-                witness: witness.clone(),
                 worker: Mutex::new(worker),
             }
         });
@@ -147,7 +144,6 @@ impl Fleet {
             self.recorder.record(What::Died { pid });
             *worker = spawn(
                 &post.url,
-                &post.witness,
                 self.dir.path(),
                 chance.below(u64::MAX),
                 self.mode,
@@ -300,11 +296,10 @@ async fn followed(file: &Path) -> bool {
 }
 
 /// Starts a worker. Its history, its log and the ledgers are in `dir`.
-fn spawn(url: &str, witness: &str, dir: &Path, seed: u64, mode: Mode) -> Watched {
+fn spawn(url: &str, dir: &Path, seed: u64, mode: Mode) -> Watched {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_storm_worker"));
     let args = [
         url.to_owned(),
-        witness.to_owned(),
         dir.display().to_string(),
         seed.to_string(),
         mode.to_string(),

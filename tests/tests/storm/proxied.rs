@@ -39,12 +39,8 @@ impl Storm {
             struck: Mutex::default(),
         };
         let lines: Vec<_> = (0..workers).map(line).collect();
-        // They ask for the holders of locks past their proxy, which may inject a fault.
-        let posts: Vec<_> = lines
-            .iter()
-            .map(|line| (line.proxy.url(), server.addr().to_string()))
-            .collect();
-        let fleet = Fleet::start(name, Mode::Fast, &posts);
+        let urls: Vec<_> = lines.iter().map(|line| line.proxy.url()).collect();
+        let fleet = Fleet::start(name, Mode::Fast, &urls);
         Arc::new(Self {
             server,
             fleet,

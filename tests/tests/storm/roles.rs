@@ -143,8 +143,8 @@ async fn rage<S: Stage>(
     cards: Vec<Card<S::Kind>>,
 ) -> Over {
     let time = time(SHORT);
-    let posts = vec![(stage.url(), "-".to_owned()); workers];
-    let fleet = Fleet::start(name, mode, &posts);
+    let urls = vec![stage.url(); workers];
+    let fleet = Fleet::start(name, mode, &urls);
     let _evidence = fleet.keep_evidence(stage.processes().into_iter().map(Server::dir));
     let watches = (workers == MANY).then(|| {
         let nodes = stage.nodes().into_iter();

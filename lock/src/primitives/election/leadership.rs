@@ -59,6 +59,7 @@ pub struct Leadership {
 /// term.publish("10.0.0.7:8080").await?;
 /// let leader = locks.election("rebalancer").leader().await?.expect("somebody leads");
 /// assert_eq!((leader.value(), leader.token()), (Some("10.0.0.7:8080"), term.token()));
+/// assert_eq!(leader.id(), term.id());
 ///
 /// drop(leadership);
 /// assert_eq!(term.lost().await, LostReason::Released);
@@ -141,6 +142,12 @@ impl Term {
     #[must_use]
     pub fn key(&self) -> &str {
         self.hold.name.key()
+    }
+
+    /// The id of the term on the server: see [`Guard::id`].
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.hold.id.as_str()
     }
 
     /// The fencing token of this term: higher than that of every earlier leader. Whatever the leader writes elsewhere carries it.

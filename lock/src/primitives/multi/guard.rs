@@ -28,6 +28,7 @@ use crate::state::token::FencingToken;
 /// assert!(guard.is_held() && guard.valid_for() <= Duration::from_secs(30));
 /// let tokens = guard.tokens(); // one for each account: check each where it is written
 /// println!("{} and {}", tokens["account:7"], tokens["account:12"]);
+/// assert_eq!(locks.mutex("account:7").inspect().await?.holders()[0].id(), guard.id());
 /// guard.run(async { /* … move the money … */ }).await?;
 ///
 /// let (lost, cancelled) = (guard.lost(), guard.cancellation());
@@ -59,6 +60,13 @@ impl MultiGuard {
     /// The keys on the server, each of them once: the namespace and the name.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.group.parts().iter().map(|part| part.name.key())
+    }
+
+    /// The id of the hold, which all the locks have: see [`Guard::id`](crate::Guard::id).
+    #[must_use]
+    pub fn id(&self) -> &str {
+        let mut parts = self.group.parts().iter();
+        parts.next().map_or("", |part| part.id.as_str())
     }
 
     /// The fencing token of each lock by its name, without the namespace: higher than that of every earlier acquisition of

@@ -1,12 +1,10 @@
 //! A worker process of the storms: tasks that take locks in every possible way, work under them and
 //! record what happens, until they are stopped, killed or frozen.
 //!
-//! `storm_worker URL SERVER DIRECTORY SEED MODE`: locks are taken through URL, where the faults are
-//! injected; SERVER is asked for the holders, unless it is `-`; MODE says whether replicas have to
-//! confirm. It prints nothing unless it fails.
+//! `storm_worker URL DIRECTORY SEED MODE`: locks are taken through URL, where the faults are injected;
+//! MODE says whether replicas have to confirm. It prints nothing unless it fails.
 
 mod task;
-mod witness;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +23,6 @@ use tokio::time::sleep;
 struct Worker {
     locks: Locks,
     ledgers: Vec<Ledger>,
-    server: String,
     dir: PathBuf,
     /// Tells all tasks to give up what they wait for.
     give_up: Notify,
@@ -34,8 +31,8 @@ struct Worker {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [url, server, dir, seed, mode] = args.as_slice() else {
-        println!("storm_worker URL SERVER DIRECTORY SEED MODE");
+    let [url, dir, seed, mode] = args.as_slice() else {
+        println!("storm_worker URL DIRECTORY SEED MODE");
         return ExitCode::FAILURE;
     };
     let mode = Mode::named(mode).expect("a mode");
@@ -47,7 +44,6 @@ async fn main() -> ExitCode {
             .iter()
             .map(|name| Ledger::open(dir.join(name)))
             .collect(),
-        server: server.clone(),
         dir: dir.to_owned(),
         give_up: Notify::new(),
     });

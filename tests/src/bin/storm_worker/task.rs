@@ -10,14 +10,12 @@ use leasehold_testkit::storm::{LEASE, LOCKS};
 use tokio::time::{sleep, timeout};
 
 use crate::Worker;
-use crate::witness::Witness;
 
 /// The task's own state.
 struct Task {
     worker: Arc<Worker>,
     recorder: Recorder,
     chance: Chance,
-    witness: Witness,
     owner: Owner,
 }
 
@@ -31,12 +29,11 @@ enum Taken {
 
 /// Runs until the storm is over.
 pub(crate) async fn run(worker: Arc<Worker>, recorder: Recorder, chance: Chance) {
-    let (witness, owner) = (Witness::new(&worker.server), worker.locks.owner());
+    let owner = worker.locks.owner();
     let mut task = Task {
         worker,
         recorder,
         chance,
-        witness,
         owner,
     };
     while !task.worker.is_over() {
@@ -106,19 +103,12 @@ impl Task {
 
     /// Works under a lock and releases it.
     async fn hold(&mut self, lock: usize, call: u64, guard: Guard, nests: bool) {
-        let Some(hold) = self.witness.hold(&guard).await else {
-            drop(guard);
-            self.recorder.record(What::Fail {
-                call,
-                why: "lost before the server could be asked".into(),
-            });
-            return;
-        };
+        let hold = guard.id().to_owned();
         let mut until = self.record_grant(call, &hold, &guard);
         let token = guard.token().as_u64();
         let ledger = self.worker.ledgers[lock].clone();
 
-        let begun = ledger.begin(token).await;
+        let begun = ledger.begin(token, &hold).await;
         if begun.is_err() && guard.is_held() {
             println!(
                 "CONTRADICTION {hold} holds {} with token {token}: {begun:?}",
@@ -146,7 +136,7 @@ impl Task {
         // Without a check of `is_held`: the ledger has to refuse a stale write.
         if let Ok(value) = begun {
             let since = now();
-            let written = ledger.write(token, value + 1).await;
+            let written = ledger.write(token, &hold, value + 1).await;
             if written.is_err() && guard.is_held() {
                 println!(
                     "CONTRADICTION {hold} holds {} with token {token}: {written:?}",
