@@ -531,3 +531,26 @@ async fn tickets_of_processes_that_are_gone_are_skipped() {
     assert!(!exists(&mut raw, "a").await);
     assert_everything_expires(&mut raw).await;
 }
+
+/// A ticket that somebody else writes, with a number that servers refuse as a time.
+#[tokio::test]
+async fn a_ticket_with_zeros_before_its_lease_leaves_no_lock_without_an_expiry() {
+    let server = Server::start().await;
+    let mut raw = server.raw().await;
+    let locks = locks(&server).await;
+    let gone = "0190c0de-0000-7000-8000-00000000000a";
+    for (ticket, is_granted) in [
+        (format!("{gone}:7|00500w"), true),
+        (format!("{gone}:7|00500r"), true),
+        (format!("{gone}:7|00w"), false),
+        (format!("{gone}:7|0r"), false),
+    ] {
+        let held = write(&locks.rw_lock("a")).await;
+        raw.cmd(&["ZADD", "leasehold_line:{a}", "1", &ticket]).await;
+        raw.cmd(&["PEXPIRE", "leasehold_line:{a}", "60000"]).await;
+        assert_eq!(held.release().await.unwrap(), Release::Released);
+        assert_eq!(exists(&mut raw, "a").await, is_granted, "{ticket}");
+        assert_everything_expires(&mut raw).await;
+        raw.cmd(&["DEL", "a"]).await;
+    }
+}

@@ -97,7 +97,7 @@ local function serve(channels, own)
     redis.call('ZREM', KEYS[3], ticket)
     -- A leading zero is of a client that polls: it is not told, and finds out by itself.
     local polls = lease and string.byte(lease) == 48
-    lease = lease == '' and '1000' or polls and string.sub(lease, 2) or lease
+    lease = lease == '' and '1000' or polls and string.match(lease, '[1-9]%d*') or lease
     if ticket == own then
       lease = ARGV[2]
     end
