@@ -61,13 +61,14 @@ test-long:
 test-matrix:
 	@.ci/matrix $(SERVERS)
 
-# The hand-offs that were measured, and what was skipped, are printed below the tests that passed.
+# The hand-offs that were measured, and what was skipped, are printed below the tests that passed. With all features, as
+# `make test` has built the library.
 interop:
 	@.ci/install server
 	@interop/build
-	$(CARGO) test --package leasehold-testkit --test interop -- --show-output $(ARGS)
+	$(CARGO) test --workspace --all-features --test interop -- --show-output $(ARGS)
 	@test -n "$(ARGS)" || LEASEHOLD_INTEROP=1 \
-		$(CARGO) test --package leasehold-testkit --test lock plain_mutex_others -- --show-output
+		$(CARGO) test --workspace --all-features --test lock plain_mutex_others -- --show-output
 
 bench:
 	@.ci/install server
