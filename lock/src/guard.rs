@@ -293,7 +293,7 @@ impl Guard {
         poll_fn(|cx| {
             // First, so that nothing runs under a lost lock even once.
             if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Lost::new(reason)));
+                return Poll::Ready(Err(Lost::new(reason, [self.key()])));
             }
             future.as_mut().poll(cx).map(Ok)
         })

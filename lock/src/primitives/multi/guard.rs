@@ -136,7 +136,7 @@ impl MultiGuard {
         poll_fn(|cx| {
             // First, so that nothing runs under a lost lock even once.
             if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Lost::new(reason)));
+                return Poll::Ready(Err(Lost::new(reason, self.keys())));
             }
             future.as_mut().poll(cx).map(Ok)
         })
