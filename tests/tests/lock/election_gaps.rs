@@ -35,8 +35,16 @@ async fn a_campaign_that_cannot_announce_itself_hands_over_and_can_be_repeated()
         .connect()
         .await
         .unwrap();
-    // From here on a campaign has two replies.
+    // From here on a campaign has two replies, and no other connection waits for its second: that for renewals has been
+    // greeted.
     let first = campaign(&ours, "first").await;
+    let mut raw = server.raw().await;
+    until("a connection for renewals", async || {
+        let clients = raw.cmd(&["CLIENT", "LIST"]).await;
+        let mut lines = clients.str().lines();
+        lines.any(|line| line.contains(":renewal ") && !line.contains(" cmd=hello"))
+    })
+    .await;
     first.resign().await.unwrap();
     registered([&ours]).await;
     proxy.to_client(Fault::LoseReply {

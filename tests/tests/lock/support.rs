@@ -166,11 +166,12 @@ pub(crate) async fn executed<T>(raw: &mut Raw, operation: impl AsyncFnOnce() -> 
     (commands(raw).await - before, done)
 }
 
-/// Has these processes write their entries, so that what is counted from then on is of locks alone.
+/// Has these processes write their entries, so that what is counted from then on is of locks alone. No reply is under way after
+/// it: a guard that is dropped would be released at any time later.
 pub(crate) async fn registered<'a>(processes: impl IntoIterator<Item = &'a Locks>) {
     for locks in processes {
         let first = locks.mutex("registered").try_lock().lease(ms(1_000));
-        drop(first.await.unwrap());
+        first.await.unwrap().unwrap().release().await.unwrap();
         let id = locks.client_id();
         until("an entry", async || {
             locks.process_of(id).await.unwrap().is_some()
