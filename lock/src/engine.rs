@@ -27,6 +27,7 @@ pub(crate) mod registry;
 pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod request;
+pub(crate) mod run;
 pub(crate) mod signal;
 pub(crate) mod sync;
 mod table;

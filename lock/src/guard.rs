@@ -1,10 +1,9 @@
 //! The proof that a lock is held.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -14,6 +13,7 @@ use crate::engine::conversion::{self, Conversion, Converted};
 use crate::engine::hold::Hold;
 use crate::engine::registry::Registry;
 use crate::engine::release::{self, Release};
+use crate::engine::run::run;
 use crate::error::{Error, ErrorKind, Lost, LostReason};
 use crate::state::token::FencingToken;
 
@@ -288,16 +288,8 @@ impl Guard {
     ///
     /// As cancel safe as `future`, which is dropped with it.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
-        let mut lost = pin!(release::over(&self.registry, &self.hold));
-        let mut future = pin!(future);
-        poll_fn(|cx| {
-            // First, so that nothing runs under a lost lock even once.
-            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Lost::new(reason, [self.key()])));
-            }
-            future.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let ran = run(release::over(&self.registry, &self.hold), pin!(future)).await;
+        ran.map_err(|reason| Lost::new(reason, [self.key()]))
     }
 
     /// Leaves the lock held without a guard, and returns the id by which [`Mutex::detached`](crate::Mutex::detached) finds it, in

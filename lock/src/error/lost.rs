@@ -1,9 +1,10 @@
 //! The end of a hold, as its guards see it.
 
-use std::fmt;
-use std::fmt::Write as _;
+use std::fmt::{self, Write};
 
 use leasehold_resp::error::shown::{Escaping, Shortened};
+
+use super::ErrorKind;
 
 /// How many keys of several locks a message names.
 const SHOWN: usize = 3;
@@ -54,6 +55,20 @@ pub enum LostReason {
     Released,
 }
 
+impl LostReason {
+    /// What to do about it. Empty for what the program did itself.
+    const fn advice(self) -> &'static str {
+        match self {
+            Self::Expired | Self::Stolen | Self::NodeGone | Self::NoMajority => {
+                "the work was stopped where it was: see what it left, then lock again"
+            }
+            Self::MaxHold => "allow a longer one with `max_hold`, or do less under one lock",
+            Self::Forked => ErrorKind::Forked.advice(false),
+            Self::Closed | Self::Released => "",
+        }
+    }
+}
+
 /// The lock was lost while [`Guard::run`](crate::Guard::run) ran. It says which one, why, and what to do.
 ///
 /// ```
@@ -73,20 +88,6 @@ pub struct Lost {
     reason: LostReason,
     /// As they are shown: one of a lock, the first ones of several.
     keys: Box<str>,
-}
-
-impl LostReason {
-    /// What to do about it. Empty for what the program did itself.
-    const fn advice(self) -> &'static str {
-        match self {
-            Self::Expired | Self::Stolen | Self::NodeGone | Self::NoMajority => {
-                "; the work was stopped where it was: see what it left, then lock again"
-            }
-            Self::MaxHold => "; allow a longer one with `max_hold`, or do less under one lock",
-            Self::Forked => "; connect in this process",
-            Self::Closed | Self::Released => "",
-        }
-    }
 }
 
 impl Lost {
@@ -124,11 +125,12 @@ impl fmt::Debug for Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reason, keys } = self;
-        let advice = reason.advice();
-        write!(
-            Escaping(f),
-            "the lock was lost (key {keys}): {reason}{advice}"
-        )
+        let f = &mut Escaping(f);
+        write!(f, "the lock was lost (key {keys}): {reason}")?;
+        match reason.advice() {
+            "" => Ok(()),
+            advice => write!(f, "; {advice}"),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::release::Release;
+use crate::engine::run::run;
 use crate::error::{Error, Lost, LostReason};
 use crate::guard::Guard;
 use crate::request::Outcome;
@@ -218,16 +219,8 @@ impl Permit {
     ///
     /// As cancel safe as `future`, which is dropped with it.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
-        let mut lost = pin!(self.lost());
-        let mut future = pin!(future);
-        poll_fn(|cx| {
-            // First, so that nothing runs under a lost permit even once.
-            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Lost::new(reason, [self.key()])));
-            }
-            future.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let ran = run(self.lost(), pin!(future)).await;
+        ran.map_err(|reason| Lost::new(reason, [self.key()]))
     }
 
     /// Gives them back and waits for the server's answer: [`Release::AlreadyGone`] if one of them was lost before.

@@ -10,7 +10,7 @@ use leasehold::{ErrorKind, Leader, Leaders, Leadership, Locks};
 use leasehold_testkit::{Cut, Fault, Proxy, Server};
 use tokio::task::JoinSet;
 
-use crate::support::{locks, ms, registered, scripts_run, until, within};
+use crate::support::{command_for_renewals, locks, ms, registered, scripts_run, until, within};
 
 const ENTRY: &str = "leasehold_leader:{a}";
 
@@ -40,9 +40,8 @@ async fn a_campaign_that_cannot_announce_itself_hands_over_and_can_be_repeated()
     let first = campaign(&ours, "first").await;
     let mut raw = server.raw().await;
     until("a connection for renewals", async || {
-        let clients = raw.cmd(&["CLIENT", "LIST"]).await;
-        let mut lines = clients.str().lines();
-        lines.any(|line| line.contains(":renewal ") && !line.contains(" cmd=hello"))
+        let command = command_for_renewals(&mut raw).await;
+        command.is_some_and(|command| command != "hello")
     })
     .await;
     first.resign().await.unwrap();

@@ -6,7 +6,8 @@ use leasehold::{Locks, LostReason, Release};
 use leasehold_testkit::{Accept, Proxy, Raw, Server, in_own_process};
 
 use crate::support::{
-    calls, exists, locks, ms, pttl, registered, scripts_run, short_locks, until, within,
+    calls, command_for_renewals, exists, locks, ms, pttl, registered, scripts_run, short_locks,
+    until, within,
 };
 
 /// Keeper threads of this process. A thread's name is cut to 15 bytes.
@@ -81,9 +82,8 @@ async fn a_thousand_locks_are_renewed_by_a_handful_of_commands() {
 /// Whether the latest command over the connection for renewals is a script. A count of scripts
 /// would include the entry of the process.
 async fn has_renewed(raw: &mut Raw) -> bool {
-    let clients = raw.cmd(&["CLIENT", "LIST"]).await;
-    let mut lines = clients.str().lines();
-    lines.any(|line| line.contains(":renewal ") && line.contains(" cmd=eval"))
+    let command = command_for_renewals(raw).await;
+    command.is_some_and(|command| command.starts_with("eval"))
 }
 
 /// No renewal falls into this test: only the restart can reveal the loss. It may come before or

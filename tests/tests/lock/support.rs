@@ -180,6 +180,15 @@ pub(crate) async fn registered<'a>(processes: impl IntoIterator<Item = &'a Locks
     }
 }
 
+/// The latest command over the connection for renewals, of the one process that has such a connection; `None` before there is one.
+pub(crate) async fn command_for_renewals(raw: &mut Raw) -> Option<String> {
+    let clients = raw.cmd(&["CLIENT", "LIST"]).await;
+    let mut lines = clients.str().lines();
+    let ours = lines.find(|line| line.contains(":renewal "))?;
+    let mut fields = ours.split(' ');
+    fields.find_map(|field| field.strip_prefix("cmd=").map(str::to_owned))
+}
+
 /// The keys on the server, sorted, without the entries of processes.
 pub(crate) async fn keys(raw: &mut Raw) -> Vec<String> {
     let all = raw.cmd(&["KEYS", "*"]).await;

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::multi::{Group, over, release};
 use crate::engine::release::Release;
+use crate::engine::run::run;
 use crate::error::{Error, Lost, LostReason};
 use crate::state::token::FencingToken;
 
@@ -131,16 +131,8 @@ impl MultiGuard {
     ///
     /// As cancel safe as `future`, which is dropped with it.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
-        let mut lost = pin!(over(&self.group));
-        let mut future = pin!(future);
-        poll_fn(|cx| {
-            // First, so that nothing runs under a lost lock even once.
-            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Lost::new(reason, self.keys())));
-            }
-            future.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let ran = run(over(&self.group), pin!(future)).await;
+        ran.map_err(|reason| Lost::new(reason, self.keys()))
     }
 
     /// Releases all locks and waits for the answers: [`Release::Released`] if every one of them was held until now.

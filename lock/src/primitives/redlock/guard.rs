@@ -1,16 +1,16 @@
 //! The proof that a majority of several deployments grants a lock.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::redlock::QuorumGuard;
 use crate::engine::release::Release;
+use crate::engine::run::run;
 use crate::error::{Error, Lost, LostReason};
 use crate::state::token::FencingToken;
 
@@ -109,16 +109,8 @@ impl RedlockGuard {
     ///
     /// As cancel safe as `future`, which is dropped with it.
     pub async fn run<F: Future>(&self, future: F) -> Result<F::Output, Lost> {
-        let mut lost = pin!(self.0.hold().over());
-        let mut future = pin!(future);
-        poll_fn(|cx| {
-            // First, so that nothing runs under a lost lock even once.
-            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Lost::new(reason, [self.key()])));
-            }
-            future.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let ran = run(self.0.hold().over(), pin!(future)).await;
+        ran.map_err(|reason| Lost::new(reason, [self.key()]))
     }
 
     /// Releases the lock at all nodes, and waits until a majority has answered.
